@@ -1,0 +1,43 @@
+# `make demo` and `make test` are all a newcomer needs; both make their own environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check lint bench peers clean
+
+demo: $(VENV)/.installed
+	@$(BIN)/sidecar demo
+
+test: $(VENV)/.installed-test peers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Real servers and clients that the tests drive, from PyPI and npm, each in its own environment.
+peers: $(VENV)/.installed-test
+	@$(BIN)/python tests/peers/install.py
+
+bench: $(VENV)/.installed-test peers
+	$(BIN)/python -m bench
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing sidecar into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[client]'
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing sidecar and its test tools into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis

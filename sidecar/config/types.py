@@ -1,0 +1,144 @@
+"""The configuration as the rooms see it: frozen, typed, complete, every default filled in.
+
+Durations are seconds (float), sizes are bytes (int), paths are absolute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """Where a secret value is: an environment variable or a file, optionally in a template.
+
+    ``template`` holds ``{}`` where the value goes. A literal (a value written in the file)
+    has neither; it is shown as ``***`` like any other.
+    """
+
+    from_env: str | None = None
+    from_file: Path | None = None
+    template: str | None = None
+    literal: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address: TCP ``host`` and ``port``, or a unix socket's ``path``."""
+
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationOverride:
+    """The operator's word on a tool's hints; ``None`` leaves the server's."""
+
+    read_only: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """One configured MCP server: ``command`` (stdio) or ``url`` (HTTP), never both.
+
+    ``only`` and ``except_`` are globs over the server's own tool names; ``None`` means not set.
+    ``gated`` is ``None`` (not set), a boolean, or globs. ``annotations`` maps a glob to an
+    override, first match wins. ``timeout`` is per attempt, in seconds.
+    """
+
+    name: str
+    transport: Literal["stdio", "http", "sse"]
+    command: tuple[str, ...] = ()
+    env: Mapping[str, SecretRef] = field(default_factory=dict)
+    cwd: Path | None = None
+    url: str = ""
+    headers: Mapping[str, SecretRef] = field(default_factory=dict)
+    only: tuple[str, ...] | None = None
+    except_: tuple[str, ...] | None = None
+    trusted: bool = False
+    gated: bool | tuple[str, ...] | None = None
+    annotations: tuple[tuple[str, AnnotationOverride], ...] = ()
+    hints: Literal["trust", "restrict"] = "trust"
+    timeout: float = 30.0
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    isolation: Literal["auto", "shared", "session"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """A principal with a token of its own; absent lists mean none."""
+
+    name: str
+    token: SecretRef
+    servers: tuple[str, ...] = ()
+    harnesses: tuple[str, ...] = ()
+    checkouts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdminConfig:
+    """The operator's listener. On TCP ``token`` is mandatory; ``None`` means no listener."""
+
+    listen: Listen | None
+    token: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """``attempts`` in all, the first included; ``base`` seconds, doubled each time, jittered."""
+
+    attempts: int = 3
+    base: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of everything that a stranger can send. Sizes in bytes, times in seconds."""
+
+    body: int = 4 << 20
+    result: int = 16 << 20
+    event: int = 16 << 20
+    line: int = 16 << 20
+    depth: int = 64
+    list_pages: int = 1000
+    sessions: int = 1000
+    session_ttl: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
+
+    ``listen`` ``None`` means no agent listener (``sidecar stdio`` alone). ``token`` is the one
+    token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory`` or
+    ``sqlite:PATH``.
+    """
+
+    name: str = "sidecar"
+    path: Path | None = None
+    listen: Listen | None = Listen("127.0.0.1", 8808)
+    health: Listen | None = Listen("127.0.0.1", 8810)
+    admin: AdminConfig = AdminConfig(None)
+    separator: str = "__"
+    servers: Mapping[str, ServerConfig] = field(default_factory=dict)
+    agents: Mapping[str, AgentConfig] = field(default_factory=dict)
+    token: SecretRef | None = None
+    store: str = "memory"
+    list_wait: float = 1.0
+    retry: Retry = Retry()
+    drain_grace: float = 25.0
+    limits: Limits = Limits()

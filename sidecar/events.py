@@ -1,0 +1,191 @@
+"""What happened, as typed events, and the bus that carries them.
+
+The bus is synchronous and in-process: ``publish`` calls every listener before it returns, so a
+listener must not block; one that has slow work puts it into its own bounded queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from sidecar.model import (
+    NO_TRACE,
+    Decision,
+    JsonObject,
+    State,
+    TraceContext,
+)
+
+log = logging.getLogger("sidecar.events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Anything that happened. ``trace`` is the span under which it did, if there was one."""
+
+    trace: TraceContext = NO_TRACE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegChanged(Event):
+    """A server's leg changed its state. ``retry_in`` is in seconds."""
+
+    server: str
+    state: State
+    error: str | None = None
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsChanged(Event):
+    """A server's tools, compared with what was known; ``count`` is 0 the moment a leg is down.
+
+    ``name`` is the sidecar's own name.
+    """
+
+    name: str
+    server: str
+    count: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptsChanged(Event):
+    """A server's prompts are other than before."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesChanged(Event):
+    """A server's resources or resource templates are other than before."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUpdated(Event):
+    """``notifications/resources/updated`` from a server.
+
+    ``isolation`` names the caller whose own upstream session said it; empty for a shared one.
+    """
+
+    server: str
+    uri: str
+    params: JsonObject
+    isolation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMessage(Event):
+    """``notifications/message`` from a server, tied to no running call. ``isolation`` as above."""
+
+    server: str
+    params: JsonObject
+    isolation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpened(Event):
+    """A downstream session began."""
+
+    session: str
+    principal: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionClosed(Event):
+    """A downstream session ended: the client's DELETE, its TTL, or the drain (``why``)."""
+
+    session: str
+    principal: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFinished(Event):
+    """A call ended. ``outcome`` is ``ok``, ``tool_error``, or a failure's name; seconds."""
+
+    call: str
+    method: str
+    server: str
+    target: str
+    principal: str
+    session: str
+    outcome: str
+    seconds: float
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(Event):
+    """A decision was made about a call (an id), or about a dial or a listing (empty)."""
+
+    call: str
+    phase: str
+    target: str
+    principal: str
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionUpdate(Event):
+    """A coding agent's ACP session said something. ``update`` is its kind."""
+
+    name: str
+    agent_id: str
+    harness: str
+    work: str
+    update: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept(Event):
+    """A sweep ended: the worktree paths removed, and those kept with their reason."""
+
+    name: str
+    removed: tuple[str, ...]
+    kept: tuple[tuple[str, str], ...]
+
+
+E = TypeVar("E", bound=Event)
+
+
+class Bus:
+    """Listeners by event type, called in the order in which they came.
+
+    A listener that raises is logged and does not reach the publisher or the other listeners.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[type[Event], list[Callable[[Event], None]]] = {}
+
+    def listen(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
+        """Call ``listener`` for each event of exactly this type; returns the way to stop."""
+        entry = cast("Callable[[Event], None]", listener)
+        self._listeners.setdefault(kind, []).append(entry)
+
+        def stop() -> None:
+            listeners = self._listeners.get(kind, [])
+            if entry in listeners:
+                listeners.remove(entry)
+
+        return stop
+
+    def wanted(self, kind: type[Event]) -> bool:
+        """Whether anybody listens: a publisher on the serving path builds no event otherwise."""
+        return bool(self._listeners.get(kind))
+
+    def publish(self, event: Event) -> None:
+        """Tell every listener, now."""
+        for listener in tuple(self._listeners.get(type(event), ())):
+            try:
+                listener(event)
+            except Exception:  # noqa: BLE001  a listener's fault must not fail the call it watches
+                log.exception("a listener of %s failed", type(event).__name__)

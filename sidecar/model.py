@@ -1,0 +1,347 @@
+"""The nouns of the sidecar as small typed structs.
+
+Everything here is data: no room's behaviour lives in this module, and it imports nothing of
+ours, so that every room can speak in the same words.
+
+Payloads of calls are never modelled. A request's ``params`` are plain JSON; a result is
+``Fields``: its top-level keys, each value either plain JSON or a ``msgspec.Raw`` that nobody
+needed to read and that is written out byte for byte.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+# A JSON value as it was decoded. Recursive aliases cost more in casts than they find.
+Json: TypeAlias = object
+# A decoded JSON object: ``params`` of a request, a schema, a ``_meta``.
+JsonObject: TypeAlias = dict[str, object]
+# The top-level keys of a JSON object; values are ``msgspec.Raw`` (unread) or plain JSON.
+Fields: TypeAlias = dict[str, object]
+# A JSON-RPC request id as MCP allows it.
+RequestId: TypeAlias = int | str
+
+
+class Era(enum.StrEnum):
+    """The two generations of MCP: sessions with ``initialize``, and stateless."""
+
+    LEGACY = "legacy"
+    MODERN = "modern"
+
+
+class State(enum.StrEnum):
+    """A server's state as the admin API tells it."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+    SHADOWED = "shadowed"
+
+
+# --------------------------------------------------------------------------------- failures
+
+
+class RpcError(Exception):
+    """A JSON-RPC error, ours or a server's: ``code``, ``message`` and ``data`` go out unchanged.
+
+    ``data`` is plain JSON, a ``msgspec.Raw``, or ``None`` when the error has none.
+    """
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+Ran: TypeAlias = Literal["no", "maybe"]
+
+
+class Unavailable(Exception):
+    """A server could not answer: connection lost, timeout, HTTP 5xx, leg down, over a cap.
+
+    ``ran`` says whether the request may have reached the tool; only ``no`` is safe to send
+    again for a call that is neither read-only nor idempotent. ``retry_in`` is in seconds.
+    ``permanent`` means that sending the same request again would fail the same way (a result
+    over its cap).
+    """
+
+    def __init__(
+        self,
+        server: str,
+        why: str,
+        *,
+        ran: Ran,
+        retry_in: float | None = None,
+        permanent: bool = False,
+    ) -> None:
+        super().__init__(f"{server}: {why}")
+        self.server = server
+        self.why = why
+        self.ran: Ran = ran
+        self.retry_in = retry_in
+        self.permanent = permanent
+
+
+NoRoute: TypeAlias = Literal["no_separator", "unknown_server", "unknown_tool", "ambiguous_name"]
+
+
+class Unroutable(Exception):
+    """A name or URI that leads to nothing this principal may see. ``reason`` is told as it is."""
+
+    def __init__(self, reason: NoRoute, message: str) -> None:
+        super().__init__(message)
+        self.reason: NoRoute = reason
+        self.message = message
+
+
+# ------------------------------------------------------------------------------- who calls
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls, and which servers they see: globs over server names, ``("*",)`` for all."""
+
+    name: str
+    servers: tuple[str, ...] = ("*",)
+    harnesses: tuple[str, ...] = ()
+    checkouts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What the agent says of itself. Display only: it drives nothing."""
+
+    name: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """W3C trace context as the bare ``_meta`` keys carry it (SEP-414); empty means absent."""
+
+    traceparent: str = ""
+    tracestate: str = ""
+    baggage: str = ""
+
+
+NO_TRACE = TraceContext()
+
+# The way back while a call runs: a notification's method and params. Never blocks; what a slow
+# reader cannot take is dropped by the implementation, oldest progress first.
+Notify: TypeAlias = Callable[[str, JsonObject], None]
+# The way back for a request to the client (elicitation, sampling, roots): method, params.
+Ask: TypeAlias = Callable[[str, JsonObject], Awaitable[Fields]]
+
+
+def no_notify(method: str, params: JsonObject) -> None:
+    """The way back of a caller that listens to nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """One request's sender: who, in which session, what they can do, and the way back.
+
+    ``session`` is the downstream session id, or empty for the stateless era and for REST.
+    ``server`` is set on ``/mcp/{server}``: that server alone, its names unchanged.
+    ``deadline`` is in seconds on the running loop's clock, ``None`` for the server's own.
+    ``progress`` is the caller's own progress token, ``None`` when it wants no progress.
+    ``log_level`` is the lowest level of log messages wanted while this call runs.
+    """
+
+    principal: Principal
+    era: Era = Era.MODERN
+    session: str = ""
+    server: str | None = None
+    client: Client = Client()
+    capabilities: JsonObject = field(default_factory=dict)
+    trace: TraceContext = NO_TRACE
+    deadline: float | None = None
+    progress: RequestId | None = None
+    log_level: str | None = None
+    notify: Notify = no_notify
+    ask: Ask | None = None
+
+    @property
+    def isolation(self) -> str:
+        """The key under which a stateful upstream session belongs to this caller alone."""
+        return self.session or f"principal:{self.principal.name}"
+
+
+# ------------------------------------------------------------------- what a server offers
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One entry of a server's list as it came: ``key`` is its name, URI or URI template.
+
+    ``json`` is the entry's JSON object, untouched.
+    """
+
+    key: str
+    json: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Everything one server offers, in the server's order, from complete lists only."""
+
+    tools: tuple[Definition, ...] = ()
+    prompts: tuple[Definition, ...] = ()
+    resources: tuple[Definition, ...] = ()
+    templates: tuple[Definition, ...] = ()
+    capabilities: JsonObject = field(default_factory=dict)
+    instructions: str = ""
+
+
+NOTHING = Entries()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as the admin API shows it. ``retry_in`` is in seconds; ``error`` names no secret."""
+
+    name: str
+    source: Literal["configured", "runtime"]
+    transport: Literal["stdio", "http", "sse"]
+    state: State
+    era: Era | None = None
+    tools: int = 0
+    error: str | None = None
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Four booleans, always: the operator's word, else the server's, else the safe default."""
+
+    read_only: bool = False
+    destructive: bool = True
+    idempotent: bool = False
+    open_world: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of the catalog.
+
+    ``name`` is advertised downstream, ``upstream_name`` is the server's own. ``annotations``
+    are the server's own claims under our names (``read_only`` …), unset when not claimed.
+    ``digest`` is the sha256 (hex) of the definition's canonical JSON. ``json`` is what a list
+    shows under the catalog name, ``own_json`` under the server's own.
+    """
+
+    name: str
+    server: str
+    upstream_name: str
+    annotations: Mapping[str, object]
+    hints: Hints
+    gated: bool
+    gate_set: bool
+    trusted: bool
+    digest: str
+    json: bytes
+    own_json: bytes
+
+
+# ---------------------------------------------------------------------------------- calls
+
+
+class Kind(enum.StrEnum):
+    """What kind of thing a call asks for; policies see it as ``tool.kind``."""
+
+    MCP = "mcp"
+    ACP = "acp"
+    PROMPT = "prompt"
+    RESOURCE = "resource"
+    COMPLETION = "completion"
+    SAMPLING = "sampling"
+    ELICITATION = "elicitation"
+    ROOTS = "roots"
+    PERMISSION = "permission"
+
+
+class Phase(enum.StrEnum):
+    """Where policy is asked."""
+
+    CONNECT = "connect"
+    LIST = "list"
+    CALL = "call"
+    RESULT = "result"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One decided thing: a tools/call, a prompt, a resource, a completion, a permission.
+
+    ``id`` is a uuid4, shared by spans, logs, parking and the answer's ``_meta["sidecar/call"]``.
+    ``target`` is the catalog name (a resource's URI) that policy, logs and spans show.
+    ``params`` is what will be sent, with the server's own name in it. ``tool`` is ``None`` for
+    kinds that have no catalog entry.
+    """
+
+    id: str
+    kind: Kind
+    method: str
+    server: str
+    target: str
+    upstream_name: str
+    params: JsonObject
+    tool: Tool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyError:
+    """Why a decision failed closed. ``line`` and ``column`` are 1-based, 0 when not known."""
+
+    kind: str
+    line: int
+    column: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The one total answer of a policy.
+
+    ``rule`` decided, ``rules`` are all that matched; ``mode`` ``audit`` means that ``decision``
+    is what happens and ``would`` what an enforced policy would have said.
+    """
+
+    decision: Literal["allow", "deny", "ask"]
+    rule: str
+    rules: tuple[str, ...] = ()
+    policy: str = ""
+    revision: str = ""
+    message: str = ""
+    mode: Literal["enforce", "audit"] = "enforce"
+    would: Literal["allow", "deny", "ask"] | None = None
+    error: PolicyError | None = None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The call may be sent; ``decision`` says why, under which revision."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The call is answered by ``result`` instead of being sent (denied, parked, expired)."""
+
+    decision: Decision
+    kind: Literal["denied", "parked", "running", "expired"]
+    result: Fields
+
+
+# -------------------------------------------------------------------------------- answers
+
+
+SIDECAR_META = "sidecar/"
+"""The prefix of every ``_meta`` key that is ours. From anybody else such keys are dropped."""

@@ -1,0 +1,29 @@
+"""The one place that admits a call."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sidecar.model import Admitted, Call, Caller, Decision, Fields, Refused, Tool
+
+
+class Gate(Protocol):
+    """Decide, park and label. An error in deciding is a decision to deny."""
+
+    def decide(self, call: Call, caller: Caller) -> Decision:
+        """What policy says of this call now, without parking it."""
+        ...
+
+    async def admit(self, call: Call, caller: Caller) -> Admitted | Refused:
+        """Decide, and wait for a person where the decision is ``ask``."""
+        ...
+
+    async def result(
+        self, call: Call, caller: Caller, admitted: Admitted, fields: Fields
+    ) -> Fields | Refused:
+        """Apply the result rules of the revision that admitted the call: deny, redact, label."""
+        ...
+
+    def offers(self, tool: Tool, caller: Caller) -> bool:
+        """Whether the tool is listed for this caller (phase ``list``)."""
+        ...

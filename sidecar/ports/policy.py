@@ -1,0 +1,75 @@
+"""Policy engines: files in, decisions out. Found by entry point ``sidecar.policy_engines``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sidecar.model import Decision, JsonObject, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFault:
+    """One thing wrong with a policy file. ``line`` and ``column`` are 1-based."""
+
+    file: str
+    line: int
+    column: int
+    rule: str
+    message: str
+    warning: bool = False
+
+
+class PolicyErrors(Exception):
+    """Every fault of a load, all at once."""
+
+    def __init__(self, faults: Sequence[PolicyFault]) -> None:
+        super().__init__("; ".join(f"{f.file}:{f.line}:{f.column} {f.message}" for f in faults))
+        self.faults = tuple(faults)
+
+
+class Policy(Protocol):
+    """One loaded revision. Immutable, safe to ask from any thread."""
+
+    @property
+    def revision(self) -> str:
+        """The sha256 (hex) of all its files."""
+        ...
+
+    def decide(self, phase: Phase, given: JsonObject) -> Decision:
+        """The decision for one input. Total: whatever goes wrong is a deny that says so."""
+        ...
+
+    def refs(self, phase: Phase) -> frozenset[str]:
+        """The dotted names of the input that some rule of the phase reads."""
+        ...
+
+    def specialise(self, known: Mapping[str, object]) -> Policy:
+        """The same policy with part of its input known beforehand (a tool's static fields)."""
+        ...
+
+
+class PolicyEngine(Protocol):
+    """Turns files into a policy."""
+
+    def load(self, files: Sequence[Path]) -> Policy:
+        """Compile and check every file.
+
+        Raises:
+            PolicyErrors: every error found, in file order.
+        """
+        ...
+
+
+class Expression(Protocol):
+    """A compiled expression: its value, or an ``ExpressionError``."""
+
+    def __call__(self, given: JsonObject) -> object: ...
+
+
+class ExpressionEngine(Protocol):
+    """Inside the CEL engine: text to a compiled expression (``cel``, ``celpy``)."""
+
+    def compile(self, text: str) -> Expression: ...
