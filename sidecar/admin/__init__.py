@@ -1,0 +1,1 @@
+"""What operators and the kubelet talk to; nothing here is reachable from the agent's listener."""

@@ -1,0 +1,94 @@
+"""What several verbs share: finding the configuration, and naming the running sidecar."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidecar.admin.client import AdminClient
+    from sidecar.config import Config
+    from sidecar.model import JsonObject
+
+BAD_CONFIG = 3
+
+
+def config_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--config`` and ``--mcp-config``, as every verb that reads a configuration takes them."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="default: $SIDECAR_CONFIG, ./sidecar.yaml, /etc/sidecar/sidecar.yaml",
+    )
+    parser.add_argument(
+        "--mcp-config",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help='a {"mcpServers": {…}} file; may be repeated',
+    )
+
+
+def load_config(arguments: argparse.Namespace) -> Config | None:
+    """The configuration, or ``None`` after printing every fault."""
+    from sidecar.config import ConfigErrors, find, load
+
+    try:
+        path = find(arguments.config, os.environ, Path.cwd())
+        loaded = load(path, mcp_configs=arguments.mcp_config, environ=os.environ)
+    except ConfigErrors as errors:
+        for fault in errors.faults:
+            print(fault, file=sys.stderr)
+        return None
+    for notice in loaded.notices:
+        print(notice, file=sys.stderr)
+    return loaded
+
+
+def admin_client(config: Config) -> AdminClient:
+    """A client of the configured admin listener."""
+    from sidecar.admin.client import AdminClient, AdminError
+    from sidecar.config.secrets import EnvFileSecrets
+
+    listen, token = config.admin.listen, None
+    if listen is None:
+        raise AdminError("this configuration has no admin listener; set admin.listen")
+    if listen.path is None and config.admin.token is not None:
+        token = EnvFileSecrets(os.environ).read(config.admin.token)
+    address = str(listen) if listen.path is not None else f"http://{listen}"
+    return AdminClient(address, token=token)
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> None:
+    """Print aligned columns; nothing is cut."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def show(values: Iterable[JsonObject], as_json: bool, head: Sequence[str]) -> None:
+    """A listing as JSON lines' elder sibling (one array) or as a table of ``head``'s keys."""
+    rows = list(values)
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif rows:
+        table([[cell(row.get(key)) for key in head] for row in rows], [h.upper() for h in head])
+
+
+def cell(value: object) -> str:
+    """One table cell; control characters of strangers cannot steer the terminal."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return "".join(c if c.isprintable() else "?" for c in str(value))
