@@ -187,5 +187,6 @@ class Bus:
         for listener in tuple(self._listeners.get(type(event), ())):
             try:
                 listener(event)
-            except Exception:  # noqa: BLE001  a listener's fault must not fail the call it watches
+            except Exception:
+                # A listener's fault must not fail the call that it watches.
                 log.exception("a listener of %s failed", type(event).__name__)

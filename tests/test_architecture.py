@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "sidecar"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "events", "ports", "config"),
     ("wire",),
-    ("mcp", "store", "children", "supervisor"),
+    ("mcp", "store", "children", "supervisor", "watch", "logs"),
     ("policy", "catalog"),
     ("gate",),
     ("upstream",),
@@ -58,7 +58,9 @@ def imports(path: Path) -> list[tuple[str, int]]:
 
 
 def modules() -> list[Path]:
-    return sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
+    return sorted(
+        p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE
+    )
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -147,13 +147,14 @@ def _bind_unix(path: Path) -> socket.socket:
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     home = path.parent.lstat()
-    if home.st_uid not in (0, os.getuid()) or home.st_mode & stat.S_IWOTH and not (
-        home.st_mode & stat.S_ISVTX
-    ):
+    open_to_others = home.st_mode & stat.S_IWOTH and not home.st_mode & stat.S_ISVTX
+    if home.st_uid not in (0, os.getuid()) or open_to_others:
         raise SocketInUse(f"{path.parent} can be written by others; choose another admin.listen")
     if path.is_symlink() or path.exists():
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise SocketInUse(f"{path} is there and is not a socket; move it or change admin.listen")
+            raise SocketInUse(
+                f"{path} is there and is not a socket; move it or change admin.listen"
+            )
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             try:

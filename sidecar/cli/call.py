@@ -49,8 +49,9 @@ def call(arguments: argparse.Namespace) -> int:
     try:
         import mcp
     except ImportError:
-        print("sidecar call: needs the MCP client; pip install 'mcp-sidecar[client]'",
-              file=sys.stderr)
+        print(
+            "sidecar call: needs the MCP client; pip install 'mcp-sidecar[client]'", file=sys.stderr
+        )
         return 1
     import asyncio
 

@@ -1,0 +1,79 @@
+"""``sidecar run``: serve until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from sidecar.cli import common
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sidecar.config import Config
+
+
+def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser(
+        "run",
+        help="serve until told to stop",
+        description="SIGTERM or Ctrl-C drains and ends (a second one at once); SIGHUP, or an "
+        "edit of the file, reloads what can be reloaded.",
+    )
+    common.config_arguments(parser)
+    parser.add_argument("--listen", metavar="ADDR", help="in place of the configuration's listen")
+    loop_argument(parser)
+    parser.set_defaults(run=run)
+
+
+def loop_argument(parser: argparse.ArgumentParser) -> None:
+    """``--loop``, for those who debug with the standard one."""
+    parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load, serve, and turn what went wrong into an exit code."""
+
+    def read() -> Config | None:
+        return with_listen(common.load_config(arguments), arguments.listen)
+
+    config = read()
+    if config is None:
+        return common.BAD_CONFIG
+    from sidecar.app import StartError, serve
+    from sidecar.logs import configure
+
+    configure()
+    try:
+        return loop_runner(arguments.loop).run(serve(config, read))
+    except StartError as error:
+        print(f"sidecar run: {error}", file=sys.stderr)
+        return 1
+
+
+def with_listen(config: Config | None, listen: str | None) -> Config | None:
+    """The configuration with ``--listen`` in place of its own address."""
+    if config is None or listen is None:
+        return config
+    import dataclasses
+
+    from sidecar.config import parse_listen
+
+    try:
+        return dataclasses.replace(config, listen=parse_listen(listen))
+    except ValueError as error:
+        print(f"--listen: {error}", file=sys.stderr)
+        return None
+
+
+def loop_runner(loop: str) -> asyncio.Runner:
+    """A runner of the chosen event loop."""
+    import asyncio
+
+    if loop == "uvloop":
+        import uvloop
+
+        return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    return asyncio.Runner()

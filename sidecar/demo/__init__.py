@@ -1,0 +1,1 @@
+"""Two small MCP servers that come with the package, so that a newcomer has something to call."""

@@ -1,0 +1,83 @@
+"""Edited, replaced and swapped files are seen; a file in the middle of a write is not read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sidecar.watch import FileWatch
+
+INTERVAL = 0.02
+
+
+def edit(path: Path) -> None:
+    path.write_text("new")
+
+
+def replace(path: Path) -> None:
+    other = path.with_suffix(".tmp")
+    other.write_text("new")
+    other.rename(path)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [edit, replace, remove])
+async def test_a_change_is_seen_once(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text("old")
+    watch = FileWatch([path], INTERVAL)
+    change(path)
+    await asyncio.wait_for(watch.changed(), 2)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watch.changed(), 6 * INTERVAL)
+
+
+async def test_a_config_map_swap_is_seen(tmp_path: Path) -> None:
+    """kubelet's AtomicWriter: the file is a link through ``..data``, which is replaced."""
+    for version in ("1", "2"):
+        (tmp_path / f"..v{version}").mkdir()
+        (tmp_path / f"..v{version}" / "sidecar.yaml").write_text(f"version {version}")
+    (tmp_path / "..data").symlink_to("..v1")
+    (tmp_path / "sidecar.yaml").symlink_to("..data/sidecar.yaml")
+    watch = FileWatch([tmp_path / "sidecar.yaml"], INTERVAL)
+    (tmp_path / "..data_tmp").symlink_to("..v2")
+    os.rename(tmp_path / "..data_tmp", tmp_path / "..data")
+    await asyncio.wait_for(watch.changed(), 2)
+
+
+async def test_the_same_content_again_is_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text("same")
+    watch = FileWatch([path], INTERVAL)
+    replaced = tmp_path / "other"
+    replaced.write_text("same")
+    replaced.rename(path)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watch.changed(), 6 * INTERVAL)
+
+
+async def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text("old")
+    watch = FileWatch([path], INTERVAL)
+    seen: list[str] = []
+
+    async def write() -> None:
+        for number in range(40):
+            path.write_text(f"part {number}")
+            await asyncio.sleep(INTERVAL / 5)
+        path.write_text("whole")
+
+    async def look() -> None:
+        await watch.changed()
+        seen.append(path.read_text())
+
+    await asyncio.wait_for(asyncio.gather(write(), look()), 5)
+    assert seen == ["whole"]
