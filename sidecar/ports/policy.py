@@ -63,6 +63,19 @@ class PolicyEngine(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ExpressionError:
+    """Why an expression has no value. ``line`` and ``column`` are 1-based in its text.
+
+    ``message`` never quotes a value of the input.
+    """
+
+    kind: str
+    line: int
+    column: int
+    message: str
+
+
 class Expression(Protocol):
     """A compiled expression: its value, or an ``ExpressionError``."""
 
