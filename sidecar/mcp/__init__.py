@@ -1,0 +1,1 @@
+"""What the MCP specification says, for both eras, as pure functions."""

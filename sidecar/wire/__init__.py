@@ -1,0 +1,1 @@
+"""Bytes and ids: JSON, JSON-RPC, NDJSON and SSE. Nothing here knows what MCP means."""
