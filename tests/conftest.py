@@ -1,0 +1,30 @@
+"""Fixtures that every room's tests may use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from tests.kit.client import CLIENTS, TIMEOUT, Legacy, Modern
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    """An HTTP client without a limit on connections."""
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
+        yield session
+
+
+@pytest.fixture(params=["legacy", "modern"])
+def era(request: pytest.FixtureRequest) -> str:
+    """Both eras, for tests that must hold in each."""
+    return str(request.param)
+
+
+@pytest.fixture
+def client_of(era: str) -> type[Legacy] | type[Modern]:
+    """The raw client class of ``era``."""
+    return CLIENTS[era]
