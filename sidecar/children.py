@@ -1,0 +1,359 @@
+"""Child processes: stdio servers now, coding agents later. Children are treated as hostile.
+
+A child gets six variables of our environment and what its configuration says, nothing else; a
+session and process group of its own; no descriptor but its three pipes. It is ended as a whole
+tree, grandchildren in sessions of their own included.
+
+What it writes on stderr is kept in a bounded ring, so it never blocks on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from sidecar import processes
+from sidecar.processes import descendants
+
+__all__ = ["INHERITED", "Child", "SpawnError", "descendants", "spawn"]
+
+log = logging.getLogger(__name__)
+
+INHERITED = ("PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR")
+"""The variables a child gets of our environment."""
+
+_RING = 64 << 10
+_READ_AHEAD = 256 << 10
+"""Bytes of stdout read ahead of its reader; beyond twice that the child has to wait."""
+_KILL_WAIT = 1.5
+"""Seconds that killed processes get to vanish; only one stuck in the kernel needs longer."""
+_SETPRIV = ("/usr/bin/setpriv", "/bin/setpriv")
+
+
+class SpawnError(Exception):
+    """A child could not be started. Says which server and which command, never arguments."""
+
+
+class _Ring(asyncio.Protocol):
+    """Keeps the last 64 KiB of what it is given."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._cut = False
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) > _RING:
+            del self._kept[:-_RING]
+            self._cut = True
+
+    def text(self) -> str:
+        text = self._kept.decode("utf-8", "replace")
+        return "…" + text if self._cut else text
+
+
+class _Stdin(asyncio.StreamReaderProtocol):
+    """Of a write pipe; a reader's protocol is the only public one a StreamWriter can drain."""
+
+    lost = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        super().connection_lost(exc)
+
+
+class Child:
+    """A running child. Whoever spawned it calls ``end``, also when it has exited by itself.
+
+    ``stdout`` has no line limit: read chunks from it. After ``end`` it is at its end.
+    """
+
+    def __init__(self, name: str, popen: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self.pid = popen.pid
+        self.stdin: asyncio.StreamWriter
+        self._stdin: _Stdin
+        self.stdout = asyncio.StreamReader(limit=_READ_AHEAD)
+        self._popen = popen
+        self._tree = processes.Tree(popen.pid)
+        self._ring = _Ring()
+        self._exited = asyncio.Event()
+        self._pipes: list[asyncio.BaseTransport] = []
+        self._ending = asyncio.Lock()
+        self._ended = False
+        processes.claimed.add(popen.pid)
+        self._watch()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, ``-n`` for signal n, ``None`` while it runs."""
+        return self._popen.returncode
+
+    def tail(self) -> str:
+        """The last 64 KiB of its stderr; a leading ``…`` when there was more."""
+        return self._ring.text()
+
+    async def wait(self) -> int:
+        """Wait until the child itself has exited; its status. Its children may still run."""
+        await self._exited.wait()
+        assert self._popen.returncode is not None
+        return self._popen.returncode
+
+    async def end(self, grace: float = 2.0) -> None:
+        """End the child and all that came out of it.
+
+        Closes stdin and waits ``grace`` seconds, then SIGTERM to all and as long again, then
+        SIGKILL to all. Never longer than twice ``grace`` and two seconds. Can be called at any
+        time and more than once; cancelled, it kills at once.
+        """
+        async with self._ending:
+            if self._ended:
+                return
+            try:
+                await self._end(grace)
+            finally:
+                # Finds nothing after a regular end; everything when we were cancelled.
+                if processes.kill(self._tree):
+                    self._killpg()
+                self._tree.reap()
+                self._close()
+                self._ended = True
+
+    # ------------------------------------------------------------------------- inside
+
+    async def _end(self, grace: float) -> None:
+        # While the child lives its whole tree hangs below it; afterwards it may not.
+        self._tree.living()
+        self.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._exited.wait(), grace)
+        left = self._tree.living()
+        if self.returncode is None or left:
+            processes.terminate(left or [self.pid])
+            if await self._gone(grace):
+                return
+            count = processes.kill(self._tree)
+            self._killpg()
+            log.info("%s: killed %d processes that did not end when asked", self.name, count)
+            if not await self._gone(_KILL_WAIT):
+                log.warning(
+                    "%s: processes %s cannot be killed; they are stuck in the kernel",
+                    self.name,
+                    self._tree.living(),
+                )
+
+    async def _gone(self, within: float) -> bool:
+        """Whether the whole tree is gone within so many seconds."""
+        until = time.monotonic() + within
+        for pause in _pauses():
+            if self.returncode is not None and not self._tree.living():
+                return True
+            if time.monotonic() >= until:
+                return False
+            await asyncio.sleep(min(pause, max(0.001, until - time.monotonic())))
+        return False
+
+    def _killpg(self) -> None:
+        """Without a process table the group is all we know; it is ours while the child is."""
+        if self._popen.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            fd = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # not Linux, or a sandbox without it
+            threading.Thread(
+                target=self._wait_blocking, args=(loop,), name=f"wait {self.name}", daemon=True
+            ).start()
+            return
+
+        def on_exit() -> None:
+            loop.remove_reader(fd)
+            os.close(fd)
+            self._reap()
+
+        loop.add_reader(fd, on_exit)
+
+    def _wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._popen.wait()
+        with contextlib.suppress(RuntimeError):  # the loop was closed first
+            loop.call_soon_threadsafe(self._reap)
+
+    def _reap(self) -> None:
+        # Before it is reaped, while its number still means its session: who is left of it?
+        self._tree.living()
+        self._popen.wait()
+        processes.claimed.discard(self.pid)
+        self._exited.set()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        popen = self._popen
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        assert popen.stderr is not None
+        transport, stdin = await loop.connect_write_pipe(
+            lambda: _Stdin(asyncio.StreamReader()), popen.stdin
+        )
+        self._pipes.append(transport)
+        self._stdin = stdin
+        self.stdin = asyncio.StreamWriter(transport, stdin, None, loop)
+        transport_out, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self.stdout), popen.stdout
+        )
+        self._pipes.append(transport_out)
+        transport_err, _ = await loop.connect_read_pipe(lambda: self._ring, popen.stderr)
+        self._pipes.append(transport_err)
+
+    def _close(self) -> None:
+        for pipe in self._pipes:
+            if isinstance(pipe, asyncio.WriteTransport):
+                if not self._stdin.lost:  # asyncio cannot abort twice
+                    pipe.abort()
+            else:
+                pipe.close()
+
+    def _abandon(self) -> None:
+        """Undo a spawn that did not finish."""
+        processes.kill(self._tree)
+        self._killpg()
+        self._close()
+        streams = (self._popen.stdin, self._popen.stdout, self._popen.stderr)
+        for stream in streams[len(self._pipes) :]:  # the others belong to their transports
+            assert stream is not None
+            stream.close()
+
+
+def _pauses() -> Iterator[float]:
+    """Between looks: short first, because most are gone at once; bounded by the caller."""
+    pause = 0.01
+    while True:
+        yield pause
+        pause = min(pause * 1.5, 0.1)
+
+
+async def spawn(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, name: str
+) -> Child:
+    """Start ``command`` for the server ``name``, without a shell.
+
+    ``env`` comes on top of ``INHERITED`` and may replace it. Raises SpawnError. Call it from
+    the main thread: where ``setpriv`` can be had the child dies with the thread that made it.
+    """
+    environment = {key: os.environ[key] for key in INHERITED if key in os.environ}
+    environment.update(env)
+    with _explained(name, command[0], cwd):
+        child = Child(name, _popen(command, environment, cwd))
+    try:
+        await child._connect()
+    except BaseException:  # cancelled too: nobody else knows of the child yet
+        child._abandon()
+        raise
+    return child
+
+
+def _popen(
+    command: Sequence[str], env: Mapping[str, str], cwd: Path | None
+) -> subprocess.Popen[bytes]:
+    program = command[0]
+    if "/" not in program:
+        found = shutil.which(program, path=env.get("PATH", os.defpath))
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "not found on PATH", program)
+        program = found
+    # `setpriv` would report a bad program as an exit; without it we get the error here.
+    prefix = _dies_with_us() if _runs(Path(cwd or "", program)) else ()
+    argv = [*prefix, program, *command[1:]]
+    # A blocked signal would stay blocked in the child, which then never hears SIGTERM.
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            close_fds=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _runs(program: Path) -> bool:
+    """Whether it is executable and, when a script, its interpreter is there."""
+    if not os.access(program, os.X_OK):
+        return False
+    try:
+        with program.open("rb") as file:
+            first = file.readline(256)
+    except OSError:  # a program may be executable without being readable
+        return True
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return not words or os.access(words[0], os.X_OK)
+
+
+@functools.cache
+def _dies_with_us() -> tuple[str, ...]:
+    """A prefix that has the kernel kill the child when this process dies, where there is one.
+
+    The supervisor ends everything when this process dies; this is for the moment when both are
+    killed at once. Set between fork and exec it would cost 3 ms of a stopped event loop and
+    Python code in a forked child (``preexec_fn``); ``setpriv`` costs 1 ms of the child's time.
+    """
+    for path in _SETPRIV:
+        prefix = (path, "--pdeathsig", "KILL", "--")
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            if (
+                subprocess.run(
+                    [*prefix, path, "--version"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=5,
+                    check=False,
+                ).returncode
+                == 0
+            ):
+                return prefix
+    return ()
+
+
+@contextlib.contextmanager
+def _explained(name: str, program: str, cwd: Path | None) -> Iterator[None]:
+    """Turn what the system says into what a person can act on."""
+    try:
+        yield
+    except FileNotFoundError:
+        if cwd is not None and not cwd.is_dir():
+            why = f"its working directory {cwd} does not exist"
+        elif "/" in program:
+            why = f"command {program!r} does not exist, or the interpreter it names does not"
+        else:
+            why = f"command {program!r} is not on PATH; install it or give its full path"
+    except NotADirectoryError:
+        why = f"its working directory {cwd} or command {program!r} is not in a directory"
+    except PermissionError:
+        why = f"command {program!r} may not be run (or its working directory not be entered)"
+    except OSError as error:
+        why = f"command {program!r} could not be started: {os.strerror(error.errno or 0)}"
+    except ValueError:
+        why = f"command {program!r}, its arguments or environment hold a NUL character"
+    else:
+        return
+    raise SpawnError(f"server {name!r}: {why}") from None
