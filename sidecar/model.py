@@ -87,7 +87,14 @@ class Unavailable(Exception):
         self.permanent = permanent
 
 
-NoRoute: TypeAlias = Literal["no_separator", "unknown_server", "unknown_tool", "ambiguous_name"]
+NoRoute: TypeAlias = Literal[
+    "no_separator",
+    "unknown_server",
+    "unknown_tool",
+    "unknown_prompt",
+    "unknown_resource",
+    "ambiguous_name",
+]
 
 
 class Unroutable(Exception):
