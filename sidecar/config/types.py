@@ -22,7 +22,15 @@ class SecretRef:
     from_env: str | None = None
     from_file: Path | None = None
     template: str | None = None
-    literal: str | None = field(default=None, repr=False)
+    literal: str | None = None
+
+    def __repr__(self) -> str:
+        """Where the value is, never what it is (a template may hold a part of it)."""
+        if self.from_env is not None:
+            return f"SecretRef(from_env={self.from_env!r})"
+        if self.from_file is not None:
+            return f"SecretRef(from_file={str(self.from_file)!r})"
+        return "SecretRef(***)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +65,16 @@ class ServerConfig:
 
     ``only`` and ``except_`` are globs over the server's own tool names; ``None`` means not set.
     ``gated`` is ``None`` (not set), a boolean, or globs. ``annotations`` maps a glob to an
-    override, first match wins. ``timeout`` is per attempt, in seconds.
+    override, first match wins. ``timeout`` is per attempt, in seconds. ``command`` and ``url``
+    are left out of ``repr``: people put keys into arguments and queries.
     """
 
     name: str
     transport: Literal["stdio", "http", "sse"]
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, SecretRef] = field(default_factory=dict)
     cwd: Path | None = None
-    url: str = ""
+    url: str = field(default="", repr=False)
     headers: Mapping[str, SecretRef] = field(default_factory=dict)
     only: tuple[str, ...] | None = None
     except_: tuple[str, ...] | None = None
@@ -125,7 +134,8 @@ class Config:
 
     ``listen`` ``None`` means no agent listener (``sidecar stdio`` alone). ``token`` is the one
     token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory`` or
-    ``sqlite:PATH``.
+    ``sqlite:PATH`` with an absolute path. ``notices`` are lines for the operator about what
+    was taken from ``--mcp-config`` files otherwise than it stands there.
     """
 
     name: str = "sidecar"
@@ -142,3 +152,4 @@ class Config:
     retry: Retry = Retry()
     drain_grace: float = 25.0
     limits: Limits = Limits()
+    notices: tuple[str, ...] = field(default=(), compare=False)

@@ -1,0 +1,264 @@
+"""Files to a :class:`~sidecar.config.types.Config`, or every fault of all of them at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sidecar.config import mcpfiles, nodes, places, values, yamltext
+from sidecar.config.faults import Fault, Faults
+from sidecar.config.nodes import Node, Scalar, Stop
+from sidecar.config.record import Field, Got
+from sidecar.config.shapes import At, Bad, Context
+from sidecar.config.table import ROOT, Admin, Agent, Auth, Health, Root
+from sidecar.config.types import AdminConfig, Config, Listen, SecretRef, ServerConfig
+from sidecar.ports.secrets import SecretError
+
+
+def load(
+    path: Path | None,
+    *,
+    mcp_configs: Sequence[Path] = (),
+    environ: Mapping[str, str],
+    listen: str | None = None,
+    check_secrets: bool = True,
+) -> Config:
+    """See :func:`sidecar.config.load`."""
+    faults = Faults()
+    folder = Path.cwd()
+    file = path if path is None else folder / path
+    base = folder if file is None else file.parent
+    context = Context(str(path or "(defaults)"), base, environ, faults, check_secrets)
+    root: Node | None = None
+    if file is not None:
+        root = read(file, context, yamltext.read)
+    if root is None or (isinstance(root, Scalar) and root.value is None):
+        root = nodes.Mapping(1, 1, {})
+    got = ROOT.read(root, At(context))
+    if isinstance(got, Bad):
+        got = Got(nodes.Mapping(1, 1, {}), At(context), {})
+    config = _assemble(got, file)
+    named = set(config.servers) | _named(got, Root.SERVERS)
+    added = _servers_of(mcp_configs, named, config.separator, context, folder)
+    config = dataclasses.replace(
+        config,
+        servers={**config.servers, **added.servers},
+        notices=tuple(added.notices),
+    )
+    if listen is not None:
+        config = _override(config, listen, faults)
+    _check(got, config, named | set(added.servers), overridden=listen is not None)
+    faults.raise_any()
+    return config
+
+
+def read(
+    file: Path, context: Context, parse: Callable[[str, yamltext.Tell], Node | None]
+) -> Node | None:
+    """The file's tree; ``None`` when it is empty or when nothing of it can be read."""
+    faults = context.faults
+
+    def tell(line: int, column: int, message: str) -> None:
+        faults.add(Fault(context.file, line, column, "", message))
+
+    try:
+        # Not a device or a folder; a pipe is what `--config <(…)` gives.
+        mode = file.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            tell(0, 0, "is not a file")
+            return None
+        with file.open("rb") as stream:
+            data = stream.read(nodes.MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no path"
+        tell(0, 0, f"cannot be read: {why}")
+        return None
+    if len(data) > nodes.MOST_BYTES:
+        tell(0, 0, f"is larger than {nodes.MOST_BYTES >> 20} MiB")
+        return None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        column = error.start - before.rfind(b"\n")
+        tell(before.count(b"\n") + 1, column, "is not UTF-8 text")
+        return None
+    try:
+        return parse(text, tell)
+    except Stop as stop:
+        tell(stop.line, stop.column, stop.message)
+        return None
+
+
+def _assemble(got: Got, file: Path | None) -> Config:
+    """The YAML file's part, with defaults for what had a fault."""
+    environ = got.at.context.environ
+    auth = got[Root.AUTH]
+    return Config(
+        name=got[Root.NAME],
+        path=file,
+        listen=got[Root.LISTEN],
+        health=got[Root.HEALTH],
+        admin=got[Root.ADMIN] or AdminConfig(places.admin_socket(environ)),
+        separator=got[Root.SEPARATOR],
+        servers=dict(got[Root.SERVERS]),
+        agents=dict(got[Root.AGENTS]),
+        token=None if auth is None else auth[Auth.TOKEN_FILE],
+        store=got[Root.STORE] or places.store(environ),
+        list_wait=got[Root.LIST_WAIT],
+        retry=got[Root.RETRY],
+        drain_grace=got[Root.DRAIN],
+        limits=got[Root.LIMITS],
+    )
+
+
+def _named(got: Got, field: Field[dict[str, ServerConfig]]) -> set[str]:
+    """Names of servers in the file, those with faults too, so that one fault is told once."""
+    place = got.place(field)
+    return set(place.entries) if got.has(field) and isinstance(place, nodes.Mapping) else set()
+
+
+def _servers_of(
+    files: Sequence[Path], taken: set[str], separator: str, context: Context, folder: Path
+) -> mcpfiles.Added:
+    """What all ``--mcp-config`` files add."""
+    added = mcpfiles.Added(taken=set(taken), separator=separator)
+    for name in files:
+        file = folder / name
+        here = dataclasses.replace(context, file=str(name), base=file.parent)
+        mcpfiles.add(file, here, added, read)
+    return added
+
+
+def _override(config: Config, listen: str, faults: Faults) -> Config:
+    """``--listen`` in place of the file's."""
+    try:
+        address = values.listen(listen)
+    except ValueError as error:
+        faults.add(Fault("--listen", 0, 0, "", str(error)))
+        return config
+    return dataclasses.replace(config, listen=address)
+
+
+# --------------------------------------------------------------- checks across the whole file
+
+
+def _check(got: Got, config: Config, named: set[str], *, overridden: bool) -> None:
+    _check_separator(got, config)
+    _check_agents(got, config, named)
+    _check_tokens(got, config)
+    _check_open(got, config, overridden=overridden)
+    _check_addresses(got, config, overridden=overridden)
+
+
+def _check_separator(got: Got, config: Config) -> None:
+    """No server's name holds the separator, or names could not be told apart."""
+    place = got.place(Root.SERVERS)
+    if not got.has(Root.SERVERS) or not isinstance(place, nodes.Mapping):
+        return
+    for name, key, _ in place:
+        # The default separator cannot stand in a name that passed the check of names.
+        if config.separator in name and config.separator != Config().separator:
+            message = f'has the separator "{config.separator}" in it; rename the server'
+            got.at.child("servers").child(name).fault(key, message)
+
+
+def _check_agents(got: Got, config: Config, named: set[str]) -> None:
+    """Beside agents there is no other way in, and each of their patterns leads somewhere."""
+    auth = got[Root.AUTH]
+    if auth is not None and got.has(Root.AGENTS):
+        if auth[Auth.NONE]:
+            auth.fault(Auth.NONE, "cannot stand beside agents: each of them has its token")
+        elif auth.has(Auth.TOKEN_FILE):
+            message = "cannot stand beside agents: each of them has a token of its own"
+            auth.fault(Auth.TOKEN_FILE, message)
+    agents = got.place(Root.AGENTS)
+    if not got.has(Root.AGENTS) or not isinstance(agents, nodes.Mapping):
+        return
+    if not agents.entries:
+        got.fault(Root.AGENTS, "is empty: nobody could connect; name an agent or remove it")
+    for name, agent in config.agents.items():
+        node = agents.entries[name][1]
+        entry = node.entries.get(Agent.SERVERS.key) if isinstance(node, nodes.Mapping) else None
+        if entry is None or not isinstance(entry[1], nodes.Sequence):
+            continue
+        at = got.at.child("agents").child(name).child(Agent.SERVERS.key)
+        if len(agent.servers) != len(entry[1].items):
+            continue
+        for i, (pattern, item) in enumerate(zip(agent.servers, entry[1].items, strict=True)):
+            if pattern != "*" and not any(fnmatch.fnmatchcase(each, pattern) for each in named):
+                known = ", ".join(sorted(named)) or "none"
+                at.item(i).fault(item, f'"{pattern}" matches no server; there are: {known}')
+
+
+def _check_tokens(got: Got, config: Config) -> None:
+    """A token names one principal; an agent's is not the operator's."""
+    if not got.at.context.check_secrets:
+        return
+    secrets = got.at.context.secrets
+    seen: dict[str, str] = {}
+
+    def once(ref: SecretRef | None, whose: str, tell: Callable[[str], object]) -> None:
+        if ref is None or ref == SecretRef():
+            return
+        try:
+            first = seen.setdefault(secrets.read(ref), whose)
+        except SecretError:
+            return  # told where it was read
+        if first != whose:
+            tell(f"holds the same token as {first}; each needs its own")
+
+    agents = got.place(Root.AGENTS)
+    for name, agent in config.agents.items():
+        at = got.at.child("agents").child(name)
+        node = agents.entries[name][1] if isinstance(agents, nodes.Mapping) else agents
+        once(agent.token, f"agents.{name}", _teller(at, node, Agent.TOKEN_FILE.key))
+    once(config.token, "auth", lambda message: None)
+    admin = got.place(Root.ADMIN)
+    teller = _teller(got.at.child("admin"), admin, Admin.TOKEN_FILE.key)
+    once(config.admin.token, "admin", teller)
+
+
+def _teller(at: At, node: Node, key: str) -> Callable[[str], object]:
+    """Tells a fault at ``key`` of a mapping."""
+    entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
+    place = node if entry is None else entry[1]
+    return lambda message: at.child(key).fault(place, message)
+
+
+def _check_open(got: Got, config: Config, *, overridden: bool) -> None:
+    """Beyond this machine nobody gets in without a token."""
+    protected = config.token is not None or config.agents or got.has(Root.AGENTS)
+    auth = got[Root.AUTH]
+    protected = protected or (auth is not None and auth.has(Auth.TOKEN_FILE))
+    if config.listen is None or values.is_local(config.listen) or protected:
+        return
+    port = config.listen.port
+    message = (
+        f"{config.listen} can be reached from other machines, and no token is asked for: "
+        f"listen on 127.0.0.1:{port}, or set auth.token_file or agents"
+    )
+    if overridden:
+        got.at.context.faults.add(Fault("--listen", 0, 0, "", message))
+    else:
+        got.fault(Root.LISTEN, message)
+
+
+def _check_addresses(got: Got, config: Config, *, overridden: bool) -> None:
+    """Two listeners cannot have one address; port 0 is another one each time."""
+    seen: dict[Listen, str] = {}
+    listeners = (("listen", config.listen), ("health.listen", config.health))
+    for name, address in (*listeners, ("admin.listen", config.admin.listen)):
+        if address is None or (address.path is None and address.port == 0):
+            continue
+        first = seen.setdefault(address, name)
+        if first != name:
+            message = f"{address} is the address of {first} too; give each its own"
+            parent, _, key = name.rpartition(".")
+            field = Root.HEALTH if parent == "health" else Root.ADMIN
+            assert key == Health.LISTEN.key
+            _teller(got.at.child(parent), got.place(field), key)(message)

@@ -1,0 +1,247 @@
+"""Every key of ``sidecar.yaml``: the one table that the loader and the JSON Schema are made of.
+
+Keys of ``servers.*`` are in :mod:`sidecar.config.servers`.
+"""
+
+from __future__ import annotations
+
+from sidecar.config import notbuilt, places, values
+from sidecar.config.record import Field, Got, Record, every, not_available
+from sidecar.config.servers import GLOBS, SERVER
+from sidecar.config.shapes import (
+    Address,
+    Flag,
+    MapOf,
+    Text,
+    TokenFile,
+    Whole,
+    duration,
+    plain_text,
+    size,
+)
+from sidecar.config.types import AdminConfig, AgentConfig, Config, Limits, Retry, SecretRef
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+KIB, GIB = 1 << 10, 1 << 30
+
+# ------------------------------------------------------------------------- who may do what
+
+
+class Agent:
+    """Fields of ``agents.*``."""
+
+    TOKEN_FILE = Field(
+        "token_file",
+        TokenFile(),
+        SecretRef(),
+        "A file with the agent's own bearer token.",
+        required=True,
+    )
+    SERVERS = Field(
+        "servers", GLOBS, (), 'Patterns of the servers it may use; ["*"] for all, absent: none.'
+    )
+
+
+AGENT = Record(
+    "an agent's mapping",
+    every(Agent),
+    lambda got: AgentConfig(got.at.key, got[Agent.TOKEN_FILE], got[Agent.SERVERS]),
+    notbuilt.rows("agents.*"),
+    hints={"token": "write token_file: the path of a file with the token"},
+)
+
+
+class Auth:
+    """Fields of ``auth``."""
+
+    NONE = Field("none", Flag(), None, "true: no token is asked for. The default.")
+    TOKEN_FILE = Field("token_file", TokenFile(), None, "A file with the one bearer token.")
+
+
+def _auth(got: Got) -> Got:
+    if got[Auth.NONE] and got.has(Auth.TOKEN_FILE):
+        got.fault(Auth.NONE, "stands beside token_file; keep one of them")
+    elif not got[Auth.NONE] and not got.has(Auth.TOKEN_FILE) and "jwt" not in got.node.entries:
+        got.fault(None, "needs token_file, or none: true")
+    return got
+
+
+AUTH = Record(
+    "a mapping",
+    every(Auth),
+    _auth,
+    notbuilt.rows("auth"),
+    hints={"token": "write token_file: the path of a file with the token"},
+)
+
+
+class Admin:
+    """Fields of ``admin``."""
+
+    LISTEN = Field(
+        "listen",
+        Address(),
+        None,
+        "unix:/path or an address; default $XDG_RUNTIME_DIR/sidecar/admin.sock; off for none.",
+    )
+    TOKEN_FILE = Field(
+        "token_file", TokenFile(), None, "A file with an operator's token; mandatory on TCP."
+    )
+
+
+def _admin(got: Got) -> AdminConfig:
+    context = got.at.context
+    listen = got[Admin.LISTEN] if got.has(Admin.LISTEN) else places.admin_socket(context.environ)
+    if listen is not None and listen.path is None and not got.has(Admin.TOKEN_FILE):
+        got.fault(Admin.LISTEN, "on TCP the admin listener needs token_file beside it")
+    return AdminConfig(listen, got[Admin.TOKEN_FILE])
+
+
+ADMIN = Record(
+    "a mapping",
+    every(Admin),
+    _admin,
+    notbuilt.rows("admin"),
+    hints={"token": "write token_file: the path of a file with the token"},
+)
+
+# -------------------------------------------------------------------------------- the rest
+
+
+class Retries:
+    """Fields of ``retry``."""
+
+    ATTEMPTS = Field("attempts", Whole(1, 10), Retry().attempts, "In all, the first included.")
+    BASE = Field(
+        "base", duration(0, MINUTE), Retry().base, "The first wait; doubled each time, jittered."
+    )
+
+
+class Drain:
+    """Fields of ``drain``."""
+
+    GRACE = Field(
+        "grace", duration(0, HOUR), Config().drain_grace, "How long running calls may still take."
+    )
+
+
+class Bounds:
+    """Fields of ``limits``."""
+
+    BODY = Field("body", size(KIB, GIB), Limits().body, "The largest request body.")
+    RESULT = Field("result", size(KIB, GIB), Limits().result, "The largest result.")
+    EVENT = Field("event", size(KIB, GIB), Limits().event, "The largest event of a stream.")
+    LINE = Field("line", size(KIB, GIB), Limits().line, "The longest line of a stdio server.")
+    DEPTH = Field("depth", Whole(4, 512), Limits().depth, "The deepest nesting of JSON.")
+    LIST_PAGES = Field(
+        "list_pages", Whole(1, 100_000), Limits().list_pages, "Pages of one list of a server."
+    )
+    SESSIONS = Field(
+        "sessions", Whole(1, 1_000_000), Limits().sessions, "Sessions of agents at once."
+    )
+    SESSION_TTL = Field(
+        "session_ttl", duration(1, 30 * DAY), Limits().session_ttl, "How long an idle one lives."
+    )
+
+
+RETRY = Record(
+    "a mapping", every(Retries), lambda got: Retry(got[Retries.ATTEMPTS], got[Retries.BASE])
+)
+DRAIN = Record("a mapping", every(Drain), lambda got: got[Drain.GRACE])
+LIMITS = Record(
+    "a mapping",
+    every(Bounds),
+    lambda got: Limits(
+        body=got[Bounds.BODY],
+        result=got[Bounds.RESULT],
+        event=got[Bounds.EVENT],
+        line=got[Bounds.LINE],
+        depth=got[Bounds.DEPTH],
+        list_pages=got[Bounds.LIST_PAGES],
+        sessions=got[Bounds.SESSIONS],
+        session_ttl=got[Bounds.SESSION_TTL],
+    ),
+)
+
+
+def _store(text: str) -> str:
+    missing = notbuilt.NOT_BUILT.get("store: postgresql")
+    if missing is not None and text.partition(":")[0] in ("postgres", "postgresql"):
+        raise ValueError(f"is {not_available(missing.what)}")
+    return values.store(text)
+
+
+class Health:
+    """Fields of ``health``."""
+
+    LISTEN = Field(
+        "listen", Address(), Config().health, "/livez, /readyz and nothing else; off for none."
+    )
+
+
+class Root:
+    """The file's own fields."""
+
+    NAME = Field("name", plain_text("a name", 64), Config().name, "What the sidecar calls itself.")
+    LISTEN = Field(
+        "listen",
+        Address(),
+        Config().listen,
+        "Where agents connect: MCP at /mcp, REST at /v1; off for none.",
+    )
+    HEALTH = Field(
+        "health",
+        Record("a mapping", every(Health), lambda got: got[Health.LISTEN]),
+        Config().health,
+        "The listener for probes.",
+        empty=True,
+    )
+    ADMIN = Field("admin", ADMIN, None, "The operator's listener.", empty=True)
+    SEPARATOR = Field(
+        "separator",
+        Text("a separator", values.separator, {"type": "string", "pattern": values.SEPARATOR}),
+        Config().separator,
+        "What stands between a server's name and its tool's.",
+    )
+    SERVERS = Field(
+        "servers",
+        MapOf(SERVER, what="servers", key=values.server_name, pattern=values.NAME),
+        {},
+        "MCP servers by name, in the order in which their tools are offered.",
+        empty=True,
+    )
+    AGENTS = Field(
+        "agents",
+        MapOf(AGENT, what="agents", key=values.principal_name, pattern=values.PRINCIPAL),
+        {},
+        "Who may use what; then each needs its token.",
+    )
+    AUTH = Field("auth", AUTH, None, "How the one agent proves who it is.")
+    STORE = Field(
+        "store",
+        Text("a store", _store, {"type": "string", "pattern": "^(?:memory$|sqlite:/)"}, quiet=True),
+        "",
+        "memory or sqlite:///path; default sqlite:$XDG_STATE_HOME/sidecar/state.db.",
+    )
+    LIST_WAIT = Field(
+        "list_wait",
+        duration(0, MINUTE),
+        Config().list_wait,
+        "How long a first list waits for servers that are still starting.",
+    )
+    RETRY = Field(
+        "retry", RETRY, Retry(), "Retries of calls that are safe to send again.", empty=True
+    )
+    DRAIN = Field("drain", DRAIN, Config().drain_grace, "The end, after SIGTERM.", empty=True)
+    LIMITS = Field(
+        "limits", LIMITS, Limits(), "Bounds of everything a stranger can send.", empty=True
+    )
+
+
+ROOT: Record[Got] = Record(
+    "a mapping of settings",
+    every(Root),
+    lambda got: got,
+    notbuilt.rows(""),
+    hints={"mcpServers": "write servers, or give the file to --mcp-config"},
+)
