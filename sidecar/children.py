@@ -38,6 +38,8 @@ _READ_AHEAD = 256 << 10
 """Bytes of stdout read ahead of its reader; beyond twice that the child has to wait."""
 _KILL_WAIT = 1.5
 """Seconds that killed processes get to vanish; only one stuck in the kernel needs longer."""
+_FRESH = 0.05
+"""Seconds: how old a look at the process table may be when nothing has happened since."""
 _SETPRIV = ("/usr/bin/setpriv", "/bin/setpriv")
 
 
@@ -86,6 +88,7 @@ class Child:
         self._stdin: _Stdin
         self.stdout = asyncio.StreamReader(limit=_READ_AHEAD)
         self._popen = popen
+        self._returncode: int | None = None
         self._tree = processes.Tree(popen.pid)
         self._ring = _Ring()
         self._exited = asyncio.Event()
@@ -98,7 +101,7 @@ class Child:
     @property
     def returncode(self) -> int | None:
         """The exit status, ``-n`` for signal n, ``None`` while it runs."""
-        return self._popen.returncode
+        return self._returncode
 
     def tail(self) -> str:
         """The last 64 KiB of its stderr; a leading ``…`` when there was more."""
@@ -107,8 +110,8 @@ class Child:
     async def wait(self) -> int:
         """Wait until the child itself has exited; its status. Its children may still run."""
         await self._exited.wait()
-        assert self._popen.returncode is not None
-        return self._popen.returncode
+        assert self._returncode is not None
+        return self._returncode
 
     async def end(self, grace: float = 2.0) -> None:
         """End the child and all that came out of it.
@@ -120,55 +123,57 @@ class Child:
         async with self._ending:
             if self._ended:
                 return
+            gone = False
             try:
-                await self._end(grace)
+                gone = await self._end(grace)
             finally:
-                # Finds nothing after a regular end; everything when we were cancelled.
-                if processes.kill(self._tree):
-                    self._killpg()
-                self._tree.reap()
+                if not gone:  # cancelled, or stuck in the kernel
+                    self._kill()
                 self._close()
                 self._ended = True
+                if self._returncode is not None:
+                    self._reap()
 
     # ------------------------------------------------------------------------- inside
 
-    async def _end(self, grace: float) -> None:
+    async def _end(self, grace: float) -> bool:
         # While the child lives its whole tree hangs below it; afterwards it may not.
-        self._tree.living()
+        self._tree.living(time.monotonic() - _FRESH)
         self.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._exited.wait(), grace)
-        left = self._tree.living()
-        if self.returncode is None or left:
-            processes.terminate(left or [self.pid])
-            if await self._gone(grace):
-                return
-            count = processes.kill(self._tree)
-            self._killpg()
-            log.info("%s: killed %d processes that did not end when asked", self.name, count)
-            if not await self._gone(_KILL_WAIT):
-                log.warning(
-                    "%s: processes %s cannot be killed; they are stuck in the kernel",
-                    self.name,
-                    self._tree.living(),
-                )
+        if await self._gone(0):
+            return True
+        processes.terminate(self._tree.living() or [self.pid])
+        if await self._gone(grace):
+            return True
+        count = self._kill()
+        log.info("%s: killed %d processes that did not end when asked", self.name, count)
+        if await self._gone(_KILL_WAIT):
+            return True
+        stuck = self._tree.living()
+        log.warning("%s: processes %s are stuck in the kernel", self.name, stuck)
+        return False
 
     async def _gone(self, within: float) -> bool:
         """Whether the whole tree is gone within so many seconds."""
-        until = time.monotonic() + within
-        for pause in _pauses():
-            if self.returncode is not None and not self._tree.living():
-                return True
-            if time.monotonic() >= until:
+        since = time.monotonic()
+        until = since + within
+        pause = 0.01
+        while self._returncode is None or self._tree.living(since):
+            since = time.monotonic()
+            if since >= until:
                 return False
-            await asyncio.sleep(min(pause, max(0.001, until - time.monotonic())))
-        return False
+            await asyncio.sleep(min(pause, until - since))
+            pause = min(pause * 1.5, 0.1)
+        return True
 
-    def _killpg(self) -> None:
-        """Without a process table the group is all we know; it is ours while the child is."""
-        if self._popen.poll() is None:
+    def _kill(self) -> int:
+        count = processes.kill(self._tree)
+        if not processes.LINUX and self._returncode is None:
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
+        return count
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -183,21 +188,26 @@ class Child:
         def on_exit() -> None:
             loop.remove_reader(fd)
             os.close(fd)
-            self._reap()
+            self._on_exit(_status(self._popen, os.WNOHANG))
 
         loop.add_reader(fd, on_exit)
 
     def _wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._popen.wait()
+        status = _status(self._popen, 0)
         with contextlib.suppress(RuntimeError):  # the loop was closed first
-            loop.call_soon_threadsafe(self._reap)
+            loop.call_soon_threadsafe(self._on_exit, status)
+
+    def _on_exit(self, status: int) -> None:
+        # Not reaped yet: dead, it still holds the number by which its session is known.
+        self._returncode = status
+        self._exited.set()
+        if self._ended:
+            self._reap()
 
     def _reap(self) -> None:
-        # Before it is reaped, while its number still means its session: who is left of it?
-        self._tree.living()
         self._popen.wait()
         processes.claimed.discard(self.pid)
-        self._exited.set()
+        self._tree.reap()
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -228,21 +238,24 @@ class Child:
 
     def _abandon(self) -> None:
         """Undo a spawn that did not finish."""
-        processes.kill(self._tree)
-        self._killpg()
+        self._kill()
         self._close()
+        self._ended = True
         streams = (self._popen.stdin, self._popen.stdout, self._popen.stderr)
         for stream in streams[len(self._pipes) :]:  # the others belong to their transports
             assert stream is not None
             stream.close()
 
 
-def _pauses() -> Iterator[float]:
-    """Between looks: short first, because most are gone at once; bounded by the caller."""
-    pause = 0.01
-    while True:
-        yield pause
-        pause = min(pause * 1.5, 0.1)
+def _status(popen: subprocess.Popen[bytes], flags: int) -> int:
+    """The exit status of a child, which stays a zombie where the system can do that."""
+    try:
+        found = os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT | flags)
+    except (AttributeError, ChildProcessError):
+        found = None
+    if found is None:
+        return popen.wait()
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 async def spawn(
