@@ -187,6 +187,13 @@ class Client:
             await asyncio.sleep(0.05)
         return found
 
+    async def until_gone(self, name: str, within: float = 10.0) -> None:
+        """Lists again and again until ``name`` is not there."""
+        end = time.monotonic() + within
+        while name in await self.names():
+            assert time.monotonic() < end, f"{name} is still listed"
+            await asyncio.sleep(0.05)
+
 
 class Legacy(Client):
     """A session of the handshake era."""

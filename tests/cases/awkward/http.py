@@ -105,6 +105,8 @@ class HttpServer:
         """Sessions that the client ended by DELETE."""
         self.closed: list[int | str] = []
         """Ids of legacy requests whose POST was closed before its answer."""
+        self.set_cookie = ""
+        """A cookie that every answer in JSON sets."""
         self.port = 0
         self._runner: web.AppRunner | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -248,10 +250,16 @@ class HttpServer:
     ) -> web.StreamResponse:
         assert request.http is not None
         if request.raw is not None:
-            return web.Response(body=request.raw, headers=headers, content_type="application/json")
+            if self.server.behaviour.answers == "sse":
+                body, kind = b"data: " + request.raw + b"\n\n", "text/event-stream"
+            else:
+                body, kind = request.raw, "application/json"
+            return web.Response(body=body, headers=headers, content_type=kind)
         if request.stream is None and (answer is None or self.server.behaviour.answers == "sse"):
             request.stream = await open_stream(request.http, headers)
         if request.stream is None:
+            if self.set_cookie:
+                headers = {**headers, "Set-Cookie": self.set_cookie}
             return web.json_response(answer, headers=headers)
         if answer is not None:
             await request.stream.write(event(answer))

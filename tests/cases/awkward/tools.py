@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -135,8 +137,16 @@ async def touch(server: Awkward, request: Request, args: Arguments) -> Result:
 
 
 async def die(server: Awkward, request: Request, args: Arguments) -> Result:
-    """Ends the process (stdio) or drops the connection (HTTP) without an answer."""
+    """Ends the process (stdio) or drops the connection (HTTP) without an answer.
+
+    With ``once``, a path: only when there is no such file, which it makes.
+    """
     await asyncio.sleep(float(args.get("after", 0)))
+    if "once" in args:
+        marker = Path(args["once"])
+        if marker.exists():
+            return text("survived")
+        marker.touch()
     await request.drop()
     raise asyncio.CancelledError
 
@@ -148,8 +158,9 @@ async def hang(server: Awkward, request: Request, args: Arguments) -> Result:
 
 
 async def garble(server: Awkward, request: Request, args: Arguments) -> Result:
-    """Answers with ``raw``, which need not be JSON."""
-    await request.send_raw(str(args.get("raw", "<html>no</html>")))
+    """Answers with ``raw``, which need not be JSON; ``$id`` in it is the request's id."""
+    raw = str(args.get("raw", "<html>no</html>"))
+    await request.send_raw(raw.replace("$id", json.dumps(request.id)))
     raise asyncio.CancelledError
 
 
