@@ -5,6 +5,7 @@ What is not named here passes as it came.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, cast
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from sidecar.mcp.errors import RESOURCE_NOT_FOUND, Rejection
 from sidecar.mcp.meta import MCP_META, SERVER_INFO, SUBSCRIPTION_ID
 from sidecar.mcp.methods import CACHEABLE
-from sidecar.model import Client, Era, Fields, JsonObject, RequestId, RpcError
+from sidecar.model import Era, Fields, JsonObject, RequestId, RpcError
 from sidecar.wire.json import BadJson, decode
 from sidecar.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
@@ -38,7 +39,7 @@ def result_for(
     era: Era,
     method: str,
     fields: Fields,
-    server_info: Client,
+    server_info: Mapping[str, object],
     *,
     ttl_ms: int = 0,
 ) -> Fields:
@@ -68,8 +69,7 @@ def result_for(
             shaped["ttlMs"] = ttl_ms
         shaped["cacheScope"] = "private"
     meta = _meta_of(fields)
-    info: JsonObject = {"name": server_info.name, "version": server_info.version}
-    shaped["_meta"] = {**meta, SERVER_INFO: info} if meta else {SERVER_INFO: info}
+    shaped["_meta"] = {**(meta or {}), SERVER_INFO: server_info}
     return shaped
 
 
@@ -91,18 +91,30 @@ def _for_legacy(method: str, fields: Fields) -> Fields:
 def error_for(era: Era, error: RpcError, method: str = "", uri: str | None = None) -> RpcError:
     """An error as a client of ``era`` expects it; only "resource not found" differs.
 
-    Legacy servers say -32002, modern ones -32602 with ``data.uri``. ``uri`` is the one that was
-    asked for; it becomes ``data`` where the error has none.
+    Legacy servers say -32002, modern ones -32602 with ``data.uri``. ``method`` is what was
+    asked: elsewhere these codes mean something else and stay. ``uri``, if given, is told in
+    ``data`` where a modern error about a resource does not tell it. Our own refusals keep their
+    code in either era.
     """
     if method not in _RESOURCE_METHODS:
         return error
-    data = error.data if error.data is not None or uri is None else {"uri": uri}
-    if era is Era.MODERN and error.code == RESOURCE_NOT_FOUND:
-        return _recoded(error, INVALID_PARAMS, data)
-    if era is Era.LEGACY and error.code == INVALID_PARAMS:
-        told = plain(error.data)
-        if isinstance(told, dict) and "uri" in told:
-            return _recoded(error, RESOURCE_NOT_FOUND, error.data)
+    data = plain(error.data)
+    if era is Era.LEGACY:
+        if (
+            error.code == INVALID_PARAMS
+            and not isinstance(error, Rejection)
+            and isinstance(data, dict)
+            and "uri" in data
+        ):
+            return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
+        return error
+    if error.code == RESOURCE_NOT_FOUND:
+        told = error.data if data is not None or uri is None else {"uri": uri}
+        return RpcError(INVALID_PARAMS, error.message, told)
+    if isinstance(error, Rejection) and isinstance(data, dict) and uri is not None:
+        found = cast("JsonObject", data)
+        if found.get("reason") == "unknown_resource" and "uri" not in found:
+            return Rejection(error.code, error.message, {**found, "uri": uri}, id=error.id)
     return error
 
 
@@ -127,7 +139,7 @@ def notification_for(
         kept = {key: value for key, value in (meta or {}).items() if key != SUBSCRIPTION_ID}
         if subscription is not None:
             kept[SUBSCRIPTION_ID] = subscription
-    if kept == (meta or {}):
+    if subscription is None and len(kept) == len(meta or {}):
         return params
     shaped = {key: value for key, value in params.items() if key != "_meta"}
     if kept:
@@ -143,12 +155,6 @@ def plain(value: object) -> object:
         except BadJson:
             return None
     return value
-
-
-def _recoded(error: RpcError, code: int, data: object) -> RpcError:
-    if isinstance(error, Rejection):
-        return Rejection(code, error.message, data, id=error.id)
-    return RpcError(code, error.message, data)
 
 
 def _meta_of(fields: Fields) -> JsonObject | None:
