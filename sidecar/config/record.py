@@ -9,7 +9,8 @@ from typing import Final, Generic, TypeVar, cast
 
 from sidecar.config.faults import did_you_mean, shown
 from sidecar.config.nodes import Mapping, Node, Plain, Scalar, kind, plain
-from sidecar.config.shapes import At, Bad, Schema, Shape
+from sidecar.config.shapes import At, Bad, Schema, Shape, span
+from sidecar.config.types import Listen
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -133,14 +134,15 @@ class Record(Shape[T_co]):
     def schema(self) -> Schema:
         properties: dict[str, object] = {}
         for each in self.fields:
-            properties[each.key] = each.shape.schema() | {"description": each.help}
-            default = written(each.default)
-            if default is not None:
-                properties[each.key] = cast(Schema, properties[each.key]) | {"default": default}
+            shape = each.shape.schema()
+            if each.empty:
+                shape = {"anyOf": [shape, {"type": "null"}]}
+            default = None if isinstance(each.shape, Record) else written(each.default)
+            shape |= {"description": each.help} | ({} if default is None else {"default": default})
+            properties[each.key] = shape
         for name, missing in self.not_built.items():
             about = f"Not available in this version: {missing.what}."
-            allowed: Schema = {"enum": list(missing.noop)} if missing.noop else {"not": {}}
-            properties[name] = {"description": about, **allowed}
+            properties[name] = {"description": about, "enum": [*missing.noop, None]}
         schema: Schema = {
             "type": "object",
             "additionalProperties": False,
@@ -156,10 +158,12 @@ def not_available(what: str) -> str:
 
 
 def written(default: object) -> object:
-    """A default as a file would hold it; ``None`` where it cannot be told in a schema."""
-    if isinstance(default, bool | int | float | str):
-        return default
-    return None
+    """A default as a file would hold it; ``None`` where a schema cannot tell it."""
+    if isinstance(default, Listen):
+        return str(default)
+    if isinstance(default, float):
+        return span(default)
+    return default if isinstance(default, bool | int | str) and default != "" else None
 
 
 def every(namespace: type) -> tuple[Field[object], ...]:

@@ -224,14 +224,15 @@ def duration(least: float, most: float) -> Text[float]:
     def parse(text: str) -> float:
         seconds = values.duration(text)
         if not least <= seconds <= most:
-            raise ValueError(f"is out of bounds; from {_span(least)} to {_span(most)}")
+            raise ValueError(f"is out of bounds; from {span(least)} to {span(most)}")
         return seconds
 
     schema: Schema = {"type": "string", "pattern": values.DURATION}
     return Text("a duration such as 30s", parse, schema, bare=True)
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """Seconds as a file would hold them."""
     for unit, each in (("h", 3600.0), ("m", 60.0), ("s", 1.0)):
         if seconds >= each and seconds % each == 0:
             return f"{seconds / each:g}{unit}"
