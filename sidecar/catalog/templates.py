@@ -56,7 +56,7 @@ class Template:
     prefix: str = ""
     _atoms: list[_Atom] = field(default_factory=list)
     _alphabet: frozenset[str] = frozenset()
-    _moves: dict[tuple[int, str], int] = field(default_factory=dict)
+    _moves: dict[tuple[int, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         position = 0

@@ -2,30 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Literal, TypeAlias
 
+from sidecar.catalog import Catalog, View
+from sidecar.catalog.formats import FORMATS, BadBlock, read_block
 from sidecar.config import Config, ServerConfig
 from sidecar.events import Bus
-from sidecar.gateway.listeners import Callback, Listening
-from sidecar.model import Caller, Fields, JsonObject, ServerStatus, Tool
+from sidecar.gate import OpenGate
+from sidecar.gateway.about import capabilities, instructions
+from sidecar.gateway.calls import Calls
+from sidecar.gateway.chores import Chores
+from sidecar.gateway.listeners import Callback, Hub, Listener, Listening
+from sidecar.gateway.lists import KIND, Lists
+from sidecar.gateway.requests import Requests
+from sidecar.gateway.roster import Roster
+from sidecar.gateway.watches import Watches
+from sidecar.mcp.errors import invalid_params, method_not_found
+from sidecar.model import (
+    Caller,
+    Fields,
+    JsonObject,
+    RpcError,
+    ServerStatus,
+    Tool,
+    Unavailable,
+    Unroutable,
+)
 from sidecar.ports.gate import Gate
 from sidecar.ports.tracer import PassingTracer, Tracer
 from sidecar.ports.upstream import Upstream
+
+_Handler: TypeAlias = Callable[[JsonObject, Caller], Awaitable[Fields]]
 
 
 class Gateway:
     """Many servers as one, for any number of callers at once.
 
     Nothing here blocks the loop or knows HTTP. Servers come and go at any time; their owner
-    starts and closes them.
+    starts and closes them. Made and used inside a running loop.
     """
 
     def __init__(
         self, config: Config, bus: Bus, *, gate: Gate | None = None, tracer: Tracer | None = None
     ) -> None:
         """``gate`` defaults to one that admits everything, ``tracer`` to one that keeps nothing."""
-        self._tracer = tracer or PassingTracer()
+        gate = gate or OpenGate()
+        tracer = tracer or PassingTracer()
+        self._tracer = tracer
+        self._depth = config.limits.depth
+        self._chores = Chores()
+        self._roster = Roster(Catalog(config.separator), config.list_wait)
+        self._watches = Watches(self._roster, self._chores)
+        self._hub = Hub(bus, self._roster, self._watches)
+        self._lists = Lists(self._roster, gate)
+        self._requests = Requests(
+            self._roster,
+            Calls(self._roster, gate, tracer, bus, config.retry),
+            self._watches,
+            config.list_wait,
+        )
+        self._handlers: dict[str, _Handler] = {
+            "tools/call": self._requests.call_tool,
+            "prompts/get": self._requests.get_prompt,
+            "resources/read": self._requests.read_resource,
+            "resources/subscribe": self._requests.subscribe,
+            "resources/unsubscribe": self._requests.unsubscribe,
+            "completion/complete": self._requests.complete,
+            "logging/setLevel": self._requests.set_level,
+            "ping": self._ping,
+        }
 
     # ------------------------------------------------------------------------ what is asked
 
@@ -48,14 +94,39 @@ class Gateway:
             Unroutable: no such name or URI among what this caller sees.
             Unavailable: the server could not answer.
         """
-        raise NotImplementedError
+        handler = self._handlers.get(method)
+        if handler is not None:
+            return await handler(params, caller)
+        if method in KIND:
+            return await self._list(method, params, caller)
+        raise method_not_found(method)
+
+    async def _list(self, method: str, params: JsonObject, caller: Caller) -> Fields:
+        span = self._tracer.start(method, "server", caller.trace)
+        error: str | None = None
+        try:
+            if caller.server is not None and not self.sees(caller.server, caller):
+                raise _no_server(caller.server)
+            return await self._lists.page(method, params, caller)
+        except RpcError as failure:
+            error = str(failure.code)
+            raise
+        except Unroutable as failure:
+            error = failure.reason
+            raise
+        finally:
+            span.end(error)
+
+    async def _ping(self, params: JsonObject, caller: Caller) -> Fields:
+        return {}
 
     async def call(
         self, name: str, arguments: JsonObject, caller: Caller, *, separator: str | None = None
     ) -> Fields:
         """``tools/call`` by name, for REST; ``separator`` is the caller's own between the
         server and the tool. Raises as ``request``."""
-        raise NotImplementedError
+        params: JsonObject = {"name": name, "arguments": arguments}
+        return await self._requests.call_tool(params, caller, _separator(separator))
 
     async def call_block(
         self, block: JsonObject, caller: Caller, *, separator: str | None = None
@@ -63,7 +134,11 @@ class Gateway:
         """``tools/call`` from a model's block: Anthropic ``{type: tool_use, name, input}`` or
         OpenAI ``{type: function, function: {name, arguments}}`` with arguments as a JSON string
         or an object. Raises as ``request``; a block that is neither is -32602."""
-        raise NotImplementedError
+        try:
+            name, arguments = read_block(block, self._depth)
+        except BadBlock as error:
+            raise invalid_params(str(error)) from None
+        return await self.call(name, arguments, caller, separator=separator)
 
     async def tools_as(
         self,
@@ -79,11 +154,13 @@ class Gateway:
         are missing. With ``server``, that server's tools alone, still under catalog names.
         Raises Unroutable for a server that this caller does not see.
         """
-        raise NotImplementedError
+        if format not in FORMATS:
+            raise invalid_params(f"format is one of {', '.join(FORMATS)}")
+        return await self._lists.tools_as(format, caller, _separator(separator), server)
 
     def sees(self, server: str, caller: Caller) -> bool:
         """Whether there is such a server among what the caller's principal may use."""
-        raise NotImplementedError
+        return server in self._roster.slots and View(caller.principal.servers).sees(server)
 
     # ---------------------------------------------------------------- what a connection says
 
@@ -92,11 +169,12 @@ class Gateway:
 
         What no visible server has is left out, unless one of them has not told yet.
         """
-        raise NotImplementedError
+        return capabilities(self._roster.shelves(View.of(caller)))
 
     def instructions(self, caller: Caller) -> str:
         """The visible servers' instructions, each under its name; empty for none. Never waits."""
-        raise NotImplementedError
+        view = View.of(caller)
+        return instructions(self._roster.shelves(view), named=view.server is None)
 
     # ------------------------------------------------------------------------- what is told
 
@@ -107,36 +185,105 @@ class Gateway:
         for what its session subscribed to or this listener watches, and in the legacy era
         ``notifications/message`` that belongs to no running call. ``callback`` must not block.
         """
-        raise NotImplementedError
+        return _Listening(self._hub, self._watches, self._requests, Listener(caller, callback))
+
+    def tools_changed(self) -> None:
+        """What callers are shown of the tools may be other than before (a policy was reloaded):
+        every listener is told once."""
+        self._hub.changed(everybody=True)
 
     async def close_session(self, session: str) -> None:
         """A downstream session ended: end its subscriptions, its log level, and whatever its
         servers keep for it alone. Idempotent."""
-        raise NotImplementedError
+        await self._watches.forget(session)
 
     # --------------------------------------------------------------------- which servers
 
     def attach(self, upstream: Upstream, config: ServerConfig) -> None:
         """Add a server after all others, or replace the one of the same name in its place."""
-        raise NotImplementedError
+        servers = [(slot.upstream, slot.config) for slot in self._roster.slots.values()]
+        names = [held.name for _, held in servers]
+        if config.name in names:
+            servers[names.index(config.name)] = (upstream, config)
+        else:
+            servers.append((upstream, config))
+        self.set_servers(servers)
 
     def detach(self, name: str) -> Upstream | None:
         """Take a server out; its running calls are its owner's to end. Returns it, unclosed."""
-        raise NotImplementedError
+        slots = self._roster.slots
+        gone = slots.get(name)
+        if gone is None:
+            return None
+        self.set_servers([(s.upstream, s.config) for s in slots.values() if s is not gone])
+        return gone.upstream
 
     def set_servers(self, servers: Sequence[tuple[Upstream, ServerConfig]]) -> list[Upstream]:
         """Replace the whole list, in this order; what stays is not disturbed, listeners are
         told once. Returns what is no longer used, unclosed."""
-        raise NotImplementedError
+        before = self._roster.slots
+        gone = self._roster.place(servers)
+        for name, slot in self._roster.slots.items():
+            if name in before and before[name] is not slot:
+                self._watches.restore(slot)
+        for name in before.keys() - self._roster.slots.keys():
+            self._lists.forget(name)
+        self._hub.changed()
+        return gone
 
     def servers(self) -> list[ServerStatus]:
         """The status of every server, in order, for the operator: no principal's view."""
-        raise NotImplementedError
+        return [slot.upstream.status for slot in self._roster.slots.values()]
 
     def tools(self) -> list[Tool]:
         """Every tool of the catalog, in order, for the operator: no principal's view."""
-        raise NotImplementedError
+        self._roster.refresh()
+        return self._roster.catalog.tools()
 
     async def close(self) -> None:
         """End our own tasks and listeners. Servers are their owner's to close. Idempotent."""
-        raise NotImplementedError
+        self._hub.close()
+        await self._chores.close()
+        await self._roster.close()
+
+
+class _Listening:
+    """The ``Listening`` that ``Gateway.listen`` gives."""
+
+    def __init__(self, hub: Hub, watches: Watches, requests: Requests, listener: Listener) -> None:
+        self._hub = hub
+        self._watches = watches
+        self._requests = requests
+        self._listener = listener
+        self._stopped = False
+        hub.add(listener)
+
+    async def watch(self, uris: Iterable[str]) -> list[str]:
+        caller = self._listener.caller
+        watched: list[str] = []
+        for uri in dict.fromkeys(uris):
+            if self._stopped:
+                break
+            watch = self._watches.listener(self._listener, caller)
+            try:
+                fields = await self._requests.watch(uri, caller, watch)
+            except (Unroutable, Unavailable, RpcError):
+                continue
+            if "isError" not in fields:
+                watched.append(uri)
+        return watched
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._hub.discard(self._listener)
+        self._watches.stop(self._listener)
+
+
+def _separator(separator: str | None) -> str | None:
+    if separator is not None and not 0 < len(separator) <= 16:
+        raise invalid_params("separator is 1 to 16 characters")
+    return separator
+
+
+def _no_server(server: str) -> Unroutable:
+    return Unroutable("unknown_server", f"there is no server {server!r} here")

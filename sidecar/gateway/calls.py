@@ -1,0 +1,189 @@
+"""One call: gate, send, answer. Everything that goes to a server on a caller's behalf does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sidecar.config import Retry
+from sidecar.events import Bus, CallFinished
+from sidecar.gateway import spans
+from sidecar.gateway.answers import is_error, received, stamped
+from sidecar.gateway.retry import pause
+from sidecar.gateway.roster import Roster
+from sidecar.model import (
+    Call,
+    Caller,
+    Fields,
+    Refused,
+    RpcError,
+    Tool,
+    TraceContext,
+    Unavailable,
+)
+from sidecar.ports.gate import Gate
+from sidecar.ports.tracer import Tracer
+from sidecar.ports.upstream import Upstream
+
+_DECISIONS = 3
+"""How often a call is decided anew because its tool changed while it waited."""
+
+Send: TypeAlias = Callable[[Upstream, Call, Caller], Awaitable[Fields]]
+
+
+def _request(upstream: Upstream, call: Call, caller: Caller) -> Awaitable[Fields]:
+    return upstream.request(call.method, call.params, caller)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """What is known of a call while it runs."""
+
+    outcome: str = "failed"
+    attempts: int = 0
+
+
+class Calls:
+    """Runs calls. Routing is done before, shaping for the caller's era after."""
+
+    def __init__(self, roster: Roster, gate: Gate, tracer: Tracer, bus: Bus, retry: Retry) -> None:
+        self._roster = roster
+        self._gate = gate
+        self._tracer = tracer
+        self._bus = bus
+        self._retry = retry
+
+    async def run(self, call: Call, caller: Caller, send: Send = _request) -> Fields:
+        """Decide, send, and answer.
+
+        Raises:
+            RpcError, Unavailable: as ``Upstream.request``.
+        """
+        span = self._tracer.start(spans.name(call), "server", caller.trace)
+        if span.sampled:
+            spans.describe(span, call, caller)
+        within = spans.under(caller, span.context)
+        run = _Run()
+        began = asyncio.get_running_loop().time()
+        error: str | None = None
+        try:
+            fields = await self._answer(call, within, send, run)
+        except BaseException as failure:
+            error = spans.error_type(failure)
+            run.outcome = _outcome(failure)
+            raise
+        else:
+            error = None if run.outcome == "ok" else run.outcome
+            return fields
+        finally:
+            span.end(error)
+            if self._bus.wanted(CallFinished):
+                self._finished(call, caller, run, began, span.context)
+
+    async def _answer(self, call: Call, caller: Caller, send: Send, run: _Run) -> Fields:
+        for _ in range(_DECISIONS):
+            admitted = await self._gate.admit(call, caller)
+            if isinstance(admitted, Refused):
+                run.outcome = admitted.kind
+                return stamped(admitted.result, call.id)
+            if not self._changed(call):
+                break
+        else:
+            raise Unavailable(
+                call.server, "the tool changes faster than its calls can be decided", ran="no"
+            )
+        fields = received(await self._send(call, caller, send, run))
+        result = await self._gate.result(call, caller, admitted, fields)
+        if isinstance(result, Refused):
+            run.outcome = result.kind
+            return stamped(result.result, call.id)
+        run.outcome = "tool_error" if is_error(result) else "ok"
+        return stamped(result, call.id)
+
+    def _changed(self, call: Call) -> bool:
+        """Whether the tool was redefined while its call waited; the call then holds the new one.
+
+        What a person or a rule agreed to is the definition that was there when they were asked.
+        """
+        tool = call.tool
+        if tool is None:
+            return False
+        if not self._roster.fresh(tool.server):
+            self._roster.refresh()
+        shelf = self._roster.catalog.shelf(tool.server)
+        entry = shelf.by_key["tools"].get(tool.upstream_name) if shelf is not None else None
+        now = entry.tool if entry is not None else None
+        if now is tool:
+            return False
+        if now is None:
+            raise Unavailable(tool.server, "the tool is no longer there", ran="no", permanent=True)
+        call.tool = now
+        return _decided_by(now) != _decided_by(tool)
+
+    async def _send(self, call: Call, caller: Caller, send: Send, run: _Run) -> Fields:
+        repeatable = call.tool is None or call.tool.hints.read_only or call.tool.hints.idempotent
+        while True:
+            run.attempts += 1
+            slot = self._roster.slots.get(call.server)
+            if slot is None:
+                raise Unavailable(call.server, "the server was removed", ran="no", permanent=True)
+            span = self._tracer.start(spans.name(call), "client", caller.trace)
+            if span.sampled:
+                spans.describe(span, call, caller)
+                span.set(spans.ATTEMPT, run.attempts)
+            try:
+                fields = await send(slot.upstream, call, spans.under(caller, span.context))
+            except Unavailable as failure:
+                span.end("unavailable")
+                now = asyncio.get_running_loop().time()
+                wait = pause(
+                    failure,
+                    run.attempts,
+                    self._retry,
+                    repeatable=repeatable,
+                    now=now,
+                    deadline=caller.deadline,
+                )
+                if wait is None:
+                    raise
+            except BaseException as failure:
+                span.end(spans.error_type(failure))
+                raise
+            else:
+                span.end()
+                return fields
+            await asyncio.sleep(wait)
+
+    def _finished(
+        self, call: Call, caller: Caller, run: _Run, began: float, trace: TraceContext
+    ) -> None:
+        self._bus.publish(
+            CallFinished(
+                trace=trace,
+                call=call.id,
+                method=call.method,
+                server=call.server,
+                target=call.target,
+                principal=caller.principal.name,
+                session=caller.session,
+                outcome=run.outcome,
+                seconds=asyncio.get_running_loop().time() - began,
+                attempts=run.attempts,
+            )
+        )
+
+
+def _decided_by(tool: Tool) -> tuple[object, ...]:
+    return (tool.digest, tool.hints, tool.gated, tool.gate_set, tool.trusted)
+
+
+def _outcome(failure: BaseException) -> str:
+    if isinstance(failure, Unavailable):
+        return "unavailable"
+    if isinstance(failure, RpcError):
+        return "rpc_error"
+    if isinstance(failure, asyncio.CancelledError):
+        return "cancelled"
+    return "failed"

@@ -1,0 +1,170 @@
+"""Which servers there are, and what the catalog knows of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sidecar.catalog import Catalog, Entry, Shelf, View
+from sidecar.config import ServerConfig
+from sidecar.model import JsonObject, State, Unroutable
+from sidecar.ports.upstream import Upstream
+
+log = logging.getLogger("sidecar.gateway")
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One server's place. ``settled`` once its first attempt has succeeded or failed."""
+
+    upstream: Upstream
+    config: ServerConfig
+    settled: bool = False
+    waiter: asyncio.Task[None] | None = None
+    patience: float | None = field(default=None)
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def up(self) -> bool:
+        """Whether what it offers is listed."""
+        return self.upstream.status.state is State.READY
+
+
+class Roster:
+    """The slots in order, and a catalog kept in step with what their servers last told.
+
+    The catalog is brought up to date when somebody asks, not when something is announced: an
+    announcement that is late or lost makes no answer wrong.
+    """
+
+    def __init__(self, catalog: Catalog, list_wait: float) -> None:
+        self.catalog = catalog
+        self.slots: dict[str, Slot] = {}
+        self._list_wait = list_wait
+        self._unavailable: set[str] = set()
+
+    # -------------------------------------------------------------------- coming and going
+
+    def place(self, servers: Sequence[tuple[Upstream, ServerConfig]]) -> list[Upstream]:
+        """Make these the servers, in this order; what is no longer used, unclosed."""
+        before = self.slots
+        slots: dict[str, Slot] = {}
+        for upstream, config in servers:
+            old = before.get(config.name)
+            if old is not None and old.upstream is upstream:
+                old.config = config
+                slots[config.name] = old
+            else:
+                slots[config.name] = Slot(upstream, config)
+        self.slots = slots
+        kept = {id(slot.upstream) for slot in slots.values()}
+        gone = [slot for slot in before.values() if id(slot.upstream) not in kept]
+        for slot in gone:
+            if slot.waiter is not None:
+                slot.waiter.cancel()
+        self.catalog.place([slot.config for slot in slots.values()])
+        self.refresh()
+        return [slot.upstream for slot in gone]
+
+    async def close(self) -> None:
+        """End our waiting for servers."""
+        waiters = [slot.waiter for slot in self.slots.values() if slot.waiter is not None]
+        for waiter in waiters:
+            waiter.cancel()
+        if waiters:
+            await asyncio.wait(waiters)
+
+    # ----------------------------------------------------------------------- what they told
+
+    def refresh(self) -> None:
+        """Bring the catalog in step with every server."""
+        for slot in self.slots.values():
+            self._sync(slot)
+
+    def _sync(self, slot: Slot) -> None:
+        entries = slot.upstream.entries()
+        shelf = self.catalog.shelf(slot.name)
+        if shelf is not None and shelf.entries is not entries:
+            self.catalog.update(slot.name, entries)
+
+    def fresh(self, server: str) -> bool:
+        """Whether the catalog is in step with this one server."""
+        slot = self.slots.get(server)
+        shelf = self.catalog.shelf(server)
+        return slot is not None and shelf is not None and shelf.entries is slot.upstream.entries()
+
+    def tool(self, name: str, view: View, separator: str | None) -> Entry:
+        """Route a tool's name. Raises Unroutable."""
+        try:
+            entry = self.catalog.route_tool(name, view, separator)
+            if self.fresh(entry.server):
+                return entry
+        except Unroutable:
+            pass
+        self.refresh()
+        return self.catalog.route_tool(name, view, separator)
+
+    def shelves(self, view: View) -> list[Shelf]:
+        """What the view's servers offer, listed or not."""
+        self.refresh()
+        return self.catalog.shelves(view)
+
+    def listed(self, server: str) -> bool:
+        """Whether what the server offers is part of a list now."""
+        slot = self.slots.get(server)
+        return slot is not None and slot.up
+
+    def visible(self, view: View) -> list[Slot]:
+        """The view's servers, in order."""
+        return [slot for name, slot in self.slots.items() if view.sees(name)]
+
+    # -------------------------------------------------------------------------- waiting
+
+    async def settle(self, view: View) -> None:
+        """Wait until the first attempt of each visible server has ended, at most ``list_wait``.
+
+        The patience with a server begins with the first list that needs it and is spent once:
+        one that hangs delays nobody again and again.
+        """
+        pending = [slot for slot in self.visible(view) if not slot.settled]
+        if not pending:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        until = now
+        for slot in pending:
+            if slot.patience is None:
+                slot.patience = now + self._list_wait
+            until = max(until, slot.patience)
+            if slot.waiter is None:
+                slot.waiter = loop.create_task(_settle(slot))
+        waiters = [slot.waiter for slot in pending if slot.waiter is not None]
+        # Also with no patience left, one turn of the loop: it may just have settled.
+        await asyncio.wait(waiters, timeout=until - now)
+
+    def unavailable(self, view: View) -> list[JsonObject]:
+        """The visible servers that are missing from lists now: ``[{server, state}]``."""
+        missing: list[JsonObject] = []
+        for slot in self.visible(view):
+            state = slot.upstream.status.state
+            if state is State.READY:
+                self._unavailable.discard(slot.name)
+                continue
+            missing.append({"server": slot.name, "state": str(state)})
+            if slot.name not in self._unavailable:
+                self._unavailable.add(slot.name)
+                log.warning("server %s is left out of lists: it is %s", slot.name, state)
+        return missing
+
+
+async def _settle(slot: Slot) -> None:
+    try:
+        await slot.upstream.settled()
+    except Exception:
+        log.exception("server %s failed while it was waited for", slot.name)
+    slot.settled = True
