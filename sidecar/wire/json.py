@@ -2,7 +2,7 @@
 
 Reading refuses what two parsers could read differently: duplicate keys, ``NaN``, halves of
 surrogate pairs, numbers out of range, bytes that are not UTF-8. Integers keep all their digits
-(up to the 4300 that Python converts); any other number is an IEEE double, as RFC 8259 §6
+(up to the 4300 characters that Python converts); any other number is an IEEE double, as RFC 8259 §6
 expects, so ``1.10`` is written as ``1.1``, and ``-0`` as ``0``.
 """
 

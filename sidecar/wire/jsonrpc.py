@@ -77,6 +77,7 @@ class _Error(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Envelope)
 _error_decoder = msgspec.json.Decoder(_Error)
 _id_decoder = msgspec.json.Decoder(int | str)
+_any_decoder = msgspec.json.Decoder(msgspec.Raw)
 _encoder = msgspec.json.Encoder()
 _NULL = msgspec.Raw(b"null")
 _BRACE = ord("{")
@@ -201,6 +202,10 @@ def _diagnose(data: Buffer, error: Exception) -> BadJson | BadMessage:
     except BadJson as bad:
         if not isinstance(error, msgspec.ValidationError):
             return bad
+        try:
+            _any_decoder.decode(cast("bytes", data))
+        except (msgspec.DecodeError, RecursionError):
+            return BadJson("the JSON is malformed")
         batch = bytes(memoryview(data)[:64]).lstrip(b" \t\r\n").startswith(b"[")
         why = "batches are not supported" if batch else "a message is a JSON object"
         return BadMessage(why, batch=batch)

@@ -1,0 +1,1 @@
+"""Bytes and ids: what strangers send is read strictly, what passes is written exactly."""
