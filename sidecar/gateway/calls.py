@@ -53,7 +53,7 @@ class Calls:
         self._gate = gate
         self._tracer = tracer
         self._bus = bus
-        self._retry = retry
+        self.retry = retry
 
     async def run(self, call: Call, caller: Caller, send: Send = _request) -> Fields:
         """Decide, send, and answer.
@@ -141,7 +141,7 @@ class Calls:
                 wait = pause(
                     failure,
                     run.attempts,
-                    self._retry,
+                    self.retry,
                     repeatable=repeatable,
                     now=now,
                     deadline=caller.deadline,

@@ -40,7 +40,7 @@ class Gateway:
     """Many servers as one, for any number of callers at once.
 
     Nothing here blocks the loop or knows HTTP. Servers come and go at any time; their owner
-    starts and closes them. Made and used inside a running loop.
+    starts and closes them. Used inside a running loop.
     """
 
     def __init__(
@@ -56,12 +56,8 @@ class Gateway:
         self._watches = Watches(self._roster, self._chores)
         self._hub = Hub(bus, self._roster, self._watches)
         self._lists = Lists(self._roster, gate)
-        self._requests = Requests(
-            self._roster,
-            Calls(self._roster, gate, tracer, bus, config.retry),
-            self._watches,
-            config.list_wait,
-        )
+        self._calls = Calls(self._roster, gate, tracer, bus, config.retry)
+        self._requests = Requests(self._roster, self._calls, self._watches)
         self._handlers: dict[str, _Handler] = {
             "tools/call": self._requests.call_tool,
             "prompts/get": self._requests.get_prompt,
@@ -230,6 +226,12 @@ class Gateway:
             self._lists.forget(name)
         self._hub.changed()
         return gone
+
+    def reconfigure(self, config: Config) -> None:
+        """Take over ``retry``, ``list_wait`` and ``limits``; names and servers stay as they are."""
+        self._calls.retry = config.retry
+        self._roster.list_wait = config.list_wait
+        self._depth = config.limits.depth
 
     def servers(self) -> list[ServerStatus]:
         """The status of every server, in order, for the operator: no principal's view."""

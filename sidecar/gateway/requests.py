@@ -18,11 +18,10 @@ from sidecar.ports.upstream import Upstream
 class Requests:
     """One method per method of the protocol; each raises as ``Gateway.request``."""
 
-    def __init__(self, roster: Roster, calls: Calls, watches: Watches, patience: float) -> None:
+    def __init__(self, roster: Roster, calls: Calls, watches: Watches) -> None:
         self._roster = roster
         self._calls = calls
         self._watches = watches
-        self._patience = patience
 
     # ------------------------------------------------------------------- tools and prompts
 
@@ -141,7 +140,7 @@ class Requests:
         view = View.of(caller)
         able = {s.config.name for s in self._roster.shelves(view) if not s.told or s.has("logging")}
         slots = [slot for slot in self._roster.visible(view) if slot.name in able]
-        await self._watches.set_level(level, caller, slots, self._patience)
+        await self._watches.set_level(level, caller, slots, self._roster.list_wait)
         return {}
 
     def _view(self, caller: Caller) -> View:

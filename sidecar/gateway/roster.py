@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sidecar.catalog import Catalog, Entry, Shelf, View
 from sidecar.config import ServerConfig
-from sidecar.model import JsonObject, State, Unroutable
+from sidecar.model import NOTHING, JsonObject, State, Unroutable
 from sidecar.ports.upstream import Upstream
 
 log = logging.getLogger("sidecar.gateway")
@@ -39,13 +39,13 @@ class Roster:
     """The slots in order, and a catalog kept in step with what their servers last told.
 
     The catalog is brought up to date when somebody asks, not when something is announced: an
-    announcement that is late or lost makes no answer wrong.
+    announcement that is late or lost makes no answer wrong. ``list_wait`` is in seconds.
     """
 
     def __init__(self, catalog: Catalog, list_wait: float) -> None:
         self.catalog = catalog
         self.slots: dict[str, Slot] = {}
-        self._list_wait = list_wait
+        self.list_wait = list_wait
         self._unavailable: set[str] = set()
 
     # -------------------------------------------------------------------- coming and going
@@ -87,16 +87,21 @@ class Roster:
             self._sync(slot)
 
     def _sync(self, slot: Slot) -> None:
-        entries = slot.upstream.entries()
-        shelf = self.catalog.shelf(slot.name)
-        if shelf is not None and shelf.entries is not entries:
-            self.catalog.update(slot.name, entries)
+        if not self.fresh(slot.name):
+            self.catalog.update(slot.name, slot.upstream.entries())
 
     def fresh(self, server: str) -> bool:
-        """Whether the catalog is in step with this one server."""
+        """Whether the catalog is in step with this one server.
+
+        One that has not told yet and takes the place of another is taken to offer what that one
+        did: its tools are unavailable for a moment, not unknown.
+        """
         slot = self.slots.get(server)
         shelf = self.catalog.shelf(server)
-        return slot is not None and shelf is not None and shelf.entries is slot.upstream.entries()
+        if slot is None or shelf is None:
+            return False
+        entries = slot.upstream.entries()
+        return entries is shelf.entries or entries is NOTHING
 
     def tool(self, name: str, view: View, separator: str | None) -> Entry:
         """Route a tool's name. Raises Unroutable."""
@@ -139,7 +144,7 @@ class Roster:
         until = now
         for slot in pending:
             if slot.patience is None:
-                slot.patience = now + self._list_wait
+                slot.patience = now + self.list_wait
             until = max(until, slot.patience)
             if slot.waiter is None:
                 slot.waiter = loop.create_task(_settle(slot))
