@@ -38,10 +38,12 @@ class Catalog:
     """Pure: it is told what servers offer, and answers from that. Nothing here waits."""
 
     def __init__(self, separator: str = "__", pages: Pages | None = None) -> None:
+        """``separator`` is of ``_`` and ``-`` only, and no server's name holds it."""
+        if not separator or separator.strip("_-"):
+            raise ValueError("the separator has to be of _ and -")
         self.separator = separator
         self._shelves: dict[str, Shelf] = {}
         self._names: dict[str, Entry] = {}
-        self._clash = False
         self._pages = pages or Pages()
         self._warned: set[str] = set()
 
@@ -68,12 +70,9 @@ class Catalog:
         new = self._build(old.config, entries, old)
         self._shelves[server] = new
         if new.rows["tools"] is not old.rows["tools"]:
-            if self._clash:
-                self._index()
-            else:
-                for entry in old.rows["tools"]:
-                    self._names.pop(entry.name, None)
-                self._claim(new)
+            for entry in old.rows["tools"]:
+                self._names.pop(entry.name, None)
+            self._claim(new)
         if entries.resources:
             self._warn_of_shared(new)
         return _diff(old, new)
@@ -98,23 +97,13 @@ class Catalog:
 
     def _index(self) -> None:
         self._names = {}
-        self._clash = False
         for shelf in self._shelves.values():
             self._claim(shelf)
 
     def _claim(self, shelf: Shelf) -> None:
-        """Enter the shelf's names. A name that an earlier server has stays that server's.
-
-        Only a separator that could itself be part of a server's name can lead to that; the
-        configuration allows none, and here nothing is taken over all the same.
-        """
+        """Enter the shelf's names. No other server can have one of them: a server's name ends
+        in a letter or digit and does not hold the separator, which has neither."""
         for entry in shelf.rows["tools"]:
-            holder = self._names.get(entry.name)
-            if holder is not None and holder.server != entry.server:
-                self._clash = True
-                self._warn(f"{entry.name} is a tool of {holder.server} and of {entry.server}")
-                if self._rank(holder.server) < self._rank(entry.server):
-                    continue
             self._names[entry.name] = entry
 
     def _rank(self, server: str) -> int:
