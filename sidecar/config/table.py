@@ -61,7 +61,7 @@ class Auth:
 def _auth(got: Got) -> Got:
     if got[Auth.NONE] and got.has(Auth.TOKEN_FILE):
         got.fault(Auth.NONE, "stands beside token_file; keep one of them")
-    elif not got[Auth.NONE] and not got.has(Auth.TOKEN_FILE) and "jwt" not in got.node.entries:
+    elif not got[Auth.NONE] and set(got.node.entries) <= {Auth.NONE.key}:
         got.fault(None, "needs token_file, or none: true")
     return got
 
