@@ -1,0 +1,1 @@
+"""The rules of MCP as pure functions, beside the reference SDK where it has the same."""
