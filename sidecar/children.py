@@ -266,6 +266,8 @@ async def spawn(
     ``env`` comes on top of ``INHERITED`` and may replace it. Raises SpawnError. Call it from
     the main thread: where ``setpriv`` can be had the child dies with the thread that made it.
     """
+    if processes.closing:
+        raise SpawnError(f"server {name!r}: the sidecar is ending")
     environment = {key: os.environ[key] for key in INHERITED if key in os.environ}
     environment.update(env)
     with _explained(name, command[0], cwd):

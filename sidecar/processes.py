@@ -23,6 +23,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FREEZE_ROUNDS = 50
 """A tree that still forks faster than it is stopped after this many looks is killed as it is."""
 
+closing = False
+"""Everything is being ended from another thread: start nothing more."""
+
 claimed: set[int] = set()
 """Children somebody of ours waits for: ``reap_adopted`` leaves them alone."""
 

@@ -271,7 +271,7 @@ class SqliteStore:
                 for job in jobs:
                     job.attempt()
         except sqlite3.Error as error:
-            if len(jobs) > 1 and error.sqlite_errorcode & 0xFF in _ONE_TO_BLAME:
+            if len(jobs) > 1 and getattr(error, "sqlite_errorcode", 0) & 0xFF in _ONE_TO_BLAME:
                 for job in jobs:
                     self._run([job])
                 return

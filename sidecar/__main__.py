@@ -1,0 +1,26 @@
+"""``sidecar``: a small supervisor around the verbs that serve, nothing around the others."""
+
+from __future__ import annotations
+
+import sys
+
+SUPERVISED = ("run", "demo", "stdio")
+
+
+def main() -> int:
+    """The console script."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in SUPERVISED and sys.platform == "linux":
+        from sidecar.supervisor import supervise
+
+        status = supervise()
+        if status is not None:
+            return status
+    # Not before the fork: what the worker needs would weigh on the supervisor too.
+    from sidecar.cli import main as command_line
+
+    return command_line(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

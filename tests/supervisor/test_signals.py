@@ -1,0 +1,216 @@
+"""Signals, terminals, stdio, PID 1, and what other processes may read."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from sidecar import processes
+from tests.supervisor.kit import running, until
+
+LISTEN = """
+def heard(number, frame):
+    say(signal.Signals(number).name)
+for name in "TERM INT HUP QUIT USR1 USR2".split():
+    signal.signal(getattr(signal, "SIG" + name), heard)
+say("up")
+while True:
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"])
+def test_forwarded(name: str) -> None:
+    with running(LISTEN) as run:
+        assert run.line() == "up"
+        for _ in range(2):
+            os.kill(run.pid, getattr(signal, "SIG" + name))
+            assert run.line() == "SIG" + name
+
+
+def test_default_actions_work_in_the_worker() -> None:
+    with running("say('up'); time.sleep(60)") as run:
+        assert run.line() == "up"
+        run.process.send_signal(signal.SIGTERM)
+        assert run.status() == 128 + signal.SIGTERM
+
+
+def test_a_second_interrupt_is_quick_even_when_the_worker_ignores_both() -> None:
+    with running(LISTEN) as run:
+        assert run.line() == "up"
+        run.process.send_signal(signal.SIGINT)
+        assert run.line() == "SIGINT"
+        time.sleep(0.6)
+        assert run.process.poll() is None
+        run.process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        assert run.status() == 128 + signal.SIGINT
+        assert time.monotonic() - started < 2
+
+
+class Terminal:
+    """A process in a session of its own with a terminal, as a shell would start it."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = pty.openpty()
+
+    def options(self) -> dict[str, object]:
+        def take() -> None:
+            fcntl.ioctl(self.slave, termios.TIOCSCTTY, 0)
+
+        return {"stdin": self.slave, "start_new_session": True, "preexec_fn": take}
+
+
+def test_ctrl_c_in_a_terminal_is_heard_once() -> None:
+    terminal = Terminal()
+    with running(LISTEN, **terminal.options()) as run:
+        os.close(terminal.slave)
+        assert run.line() == "up"
+        os.write(terminal.master, b"\x03")
+        assert run.line() == "SIGINT"
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.line() == "SIGUSR1"  # and not a second SIGINT
+    os.close(terminal.master)
+
+
+def test_a_terminal_that_goes_away_ends_it() -> None:
+    terminal = Terminal()
+    with running(LISTEN, **terminal.options()) as run:
+        os.close(terminal.slave)
+        assert run.line() == "up"
+        os.close(terminal.master)
+        assert {run.line(), run.line()} == {"SIGHUP", "SIGTERM"}
+
+
+def test_stdio_is_the_workers_alone() -> None:
+    code = """
+data = sys.stdin.buffer.read()
+sys.stdout.buffer.write(data[::-1])
+sys.stdout.flush()
+os.close(1)
+time.sleep(60)
+"""
+    data = bytes(range(256)) * 10_000
+    with running(code) as run:
+        assert run.process.stdin is not None
+        assert run.process.stdout is not None
+        run.process.stdin.write(data)
+        run.process.stdin.close()
+        # Ends although both processes live: the supervisor holds no copy.
+        assert run.process.stdout.read() == data[::-1]
+        assert run.process.poll() is None
+
+
+def test_a_closed_stdin_is_not_taken_for_the_pipe_between_the_two() -> None:
+    with running(
+        "say(os.readlink('/proc/self/fd/0')); time.sleep(60)", ["sh", "-c", 'exec "$@" <&-', "sh"]
+    ) as run:
+        assert run.line() == "/dev/null"
+
+
+def test_as_pid_1() -> None:
+    probe = ["unshare", "-pf", "--mount-proc", "true"]
+    try:
+        permitted = subprocess.run(probe, check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        permitted = False
+    if not permitted:
+        pytest.skip("unshare -p is not permitted here")
+    code = LISTEN.replace('say("up")', "say(os.getpid(), os.getppid()); zoo(); say('up')")
+    command = ["unshare", "-pf", "--kill-child", "--mount-proc"]
+    with running(code, command) as run:
+        assert run.line() == "2 1"
+        assert run.line() == "up"
+        (first,) = [p.pid for p in processes.table().values() if p.parent == run.pid]
+        os.kill(first, signal.SIGTERM)
+        assert run.line() == "SIGTERM"
+        # Not of its tree, as with `docker exec`: reparented to PID 1 and reaped there.
+        subprocess.run(
+            ["nsenter", "-t", str(first), "-p", "sh", "-c", "true & exec true"], check=False
+        )
+        until(lambda: not [p for p in processes.table().values() if p.parent == first and p.dead])
+        (worker,) = [p.pid for p in processes.table().values() if p.parent == first]
+        os.kill(worker, signal.SIGKILL)
+        assert run.status() == 128 + signal.SIGKILL
+        assert run.carrying(zombies=True) == []
+
+
+def test_others_of_the_same_user_cannot_read_it() -> None:
+    """Neither the worker nor the supervisor, which has the same environment."""
+    if os.geteuid() != 0:
+        command: list[str] = []
+        peek: list[str] = []
+    else:  # root reads everything
+        peek = [
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+        ]
+        command = peek
+    if not os.access(sys.executable, os.X_OK) or (
+        peek
+        and subprocess.run(
+            [*peek, sys.executable, "-c", "import sidecar"], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("another user cannot run this interpreter here")
+    code = """
+say("up")
+child = subprocess.run([sys.executable, "-c", '''
+import os
+for pid in (os.getppid(), int(open(f"/proc/{os.getppid()}/stat").read().split()[3])):
+    for name in ("environ", "mem"):
+        try:
+            open(f"/proc/{pid}/{name}", "rb").read(1)
+        except PermissionError:
+            print("refused", flush=True)
+        else:
+            print("read", pid, name, flush=True)
+'''], check=True)
+say(len(os.listdir("/proc/self/fd")) > 0)
+time.sleep(60)
+"""
+    with running(code, command) as run:
+        assert run.line() == "up"
+        assert [run.line() for _ in range(4)] == ["refused"] * 4
+        assert run.line() == "True"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["tools", "--help"]])
+def test_other_verbs_have_no_supervisor(arguments: list[str]) -> None:
+    code = (
+        "import sys, os; from sidecar import supervisor, __main__\n"
+        "supervisor.supervise = lambda: 99\n"
+        f"sys.argv = ['sidecar', *{arguments!r}]\n"
+        "sys.exit(__main__.main())"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        == 0
+    )
+
+
+@pytest.mark.parametrize("verb", ["run", "demo", "stdio"])
+def test_verbs_that_serve_have_one(verb: str) -> None:
+    code = (
+        "import sys, os; from sidecar import supervisor, __main__\n"
+        "supervisor.supervise = lambda: 99\n"
+        f"sys.argv = ['sidecar', {verb!r}]\n"
+        "sys.exit(__main__.main())"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        == 99
+    )
