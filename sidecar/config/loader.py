@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sidecar.config import mcpfiles, nodes, places, values, yamltext
+from sidecar.config import nodes, places, values, yamltext
 from sidecar.config.faults import Fault, Faults
 from sidecar.config.nodes import Node, Scalar, Stop
 from sidecar.config.record import Field, Got
@@ -43,15 +43,12 @@ def load(
         got = Got(nodes.Mapping(1, 1, {}), At(context), {})
     config = _assemble(got, file)
     named = set(config.servers) | _named(got, Root.SERVERS)
-    added = _servers_of(mcp_configs, named, config.separator, context, folder)
-    config = dataclasses.replace(
-        config,
-        servers={**config.servers, **added.servers},
-        notices=tuple(added.notices),
-    )
+    if mcp_configs:
+        config = _with_lists(config, mcp_configs, named, context, folder)
+        named |= config.servers.keys()
     if listen is not None:
         config = _override(config, listen, faults)
-    _check(got, config, named | set(added.servers), overridden=listen is not None)
+    _check(got, config, named, overridden=listen is not None)
     faults.raise_any()
     return config
 
@@ -122,16 +119,19 @@ def _named(got: Got, field: Field[dict[str, ServerConfig]]) -> set[str]:
     return set(place.entries) if got.has(field) and isinstance(place, nodes.Mapping) else set()
 
 
-def _servers_of(
-    files: Sequence[Path], taken: set[str], separator: str, context: Context, folder: Path
-) -> mcpfiles.Added:
-    """What all ``--mcp-config`` files add."""
-    added = mcpfiles.Added(taken=set(taken), separator=separator)
+def _with_lists(
+    config: Config, files: Sequence[Path], taken: set[str], context: Context, folder: Path
+) -> Config:
+    """The configuration with the servers of all ``--mcp-config`` files."""
+    from sidecar.config import mcpfiles
+
+    added = mcpfiles.Added(taken=set(taken), separator=config.separator)
     for name in files:
         file = folder / name
-        here = dataclasses.replace(context, file=str(name), base=file.parent)
+        here = context.of(str(name), file.parent)
         mcpfiles.add(file, here, added, read)
-    return added
+    servers = {**config.servers, **added.servers}
+    return dataclasses.replace(config, servers=servers, notices=tuple(added.notices))
 
 
 def _override(config: Config, listen: str, faults: Faults) -> Config:

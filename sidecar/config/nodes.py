@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
@@ -26,35 +25,46 @@ class Stop(Exception):
         self.message = message
 
 
-@dataclass(slots=True, eq=False)
+# Plain classes: making a dataclass costs an import more than reading a typical file does.
+
+
 class Scalar:
     """One value. ``text`` is how it is written, without its quotes."""
 
-    line: int
-    column: int
-    value: str | int | float | bool | None
-    text: str
-    size: int = 1
+    __slots__ = ("column", "line", "size", "text", "value")
+
+    def __init__(
+        self, line: int, column: int, value: str | int | float | bool | None, text: str
+    ) -> None:
+        self.line = line
+        self.column = column
+        self.value = value
+        self.text = text
+        self.size = 1
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
     """A list."""
 
-    line: int
-    column: int
-    items: list[Node]
-    size: int = 1
+    __slots__ = ("column", "items", "line", "size")
+
+    def __init__(self, line: int, column: int, items: list[Node]) -> None:
+        self.line = line
+        self.column = column
+        self.items = items
+        self.size = 1
 
 
-@dataclass(slots=True, eq=False)
 class Mapping:
     """Keys in the order of the file, each with the place where it stands."""
 
-    line: int
-    column: int
-    entries: dict[str, tuple[Scalar, Node]]
-    size: int = 1
+    __slots__ = ("column", "entries", "line", "size")
+
+    def __init__(self, line: int, column: int, entries: dict[str, tuple[Scalar, Node]]) -> None:
+        self.line = line
+        self.column = column
+        self.entries = entries
+        self.size = 1
 
     def __iter__(self) -> Iterator[tuple[str, Scalar, Node]]:
         for name, (key, value) in self.entries.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +35,11 @@ def admin_socket(environ: Mapping[str, str]) -> Listen:
     runtime = _absolute(environ.get("XDG_RUNTIME_DIR"))
     if runtime is not None and len(str(runtime).encode()) < LONGEST_SOCKET - 20:
         return Listen(path=runtime / "sidecar" / "admin.sock")
-    temporary = _absolute(environ.get("TMPDIR")) or Path(tempfile.gettempdir())
+    temporary = _absolute(environ.get("TMPDIR"))
+    if temporary is None:
+        import tempfile
+
+        temporary = Path(tempfile.gettempdir())
     return Listen(path=temporary / f"sidecar-{os.getuid()}" / "admin.sock")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping as Map
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar, cast
 
 from sidecar.config.faults import did_you_mean, shown
@@ -16,7 +15,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, eq=False)
 class Field(Generic[T_co]):
     """One key: its shape, what it is when absent, and a sentence about it.
 
@@ -24,15 +22,24 @@ class Field(Generic[T_co]):
     a restriction: an ``only:`` whose entries are all commented out must not offer everything.
     """
 
-    key: str
-    shape: Shape[T_co]
-    default: T_co
-    help: str
-    empty: bool = False
-    required: bool = False
+    def __init__(
+        self,
+        key: str,
+        shape: Shape[T_co],
+        default: T_co,
+        help: str,
+        *,
+        empty: bool = False,
+        required: bool = False,
+    ) -> None:
+        self.key: Final = key
+        self.shape: Final = shape
+        self.default: Final = default
+        self.help: Final = help
+        self.empty: Final = empty
+        self.required: Final = required
 
 
-@dataclass(frozen=True)
 class NotBuilt:
     """A key of the design whose feature this version lacks.
 
@@ -40,8 +47,9 @@ class NotBuilt:
     version loads as long as it asks for nothing.
     """
 
-    what: str
-    noop: tuple[Plain, ...] = ()
+    def __init__(self, what: str, noop: tuple[Plain, ...] = ()) -> None:
+        self.what: Final = what
+        self.noop: Final = noop
 
 
 class Got:
@@ -77,7 +85,6 @@ class Got:
             self.at.child(wanted.key).fault(self.place(wanted), message)
 
 
-@dataclass(frozen=True)
 class Record(Shape[T_co]):
     """A mapping with known keys.
 
@@ -86,12 +93,22 @@ class Record(Shape[T_co]):
     for the same.
     """
 
-    what: str
-    fields: tuple[Field[object], ...]
-    build: Callable[[Got], T_co]
-    not_built: Map[str, NotBuilt] = field(default_factory=dict)
-    hints: Map[str, str] = field(default_factory=dict)
-    rules: Schema = field(default_factory=dict)
+    def __init__(
+        self,
+        what: str,
+        fields: tuple[Field[object], ...],
+        build: Callable[[Got], T_co],
+        not_built: Map[str, NotBuilt] | None = None,
+        *,
+        hints: Map[str, str] | None = None,
+        rules: Schema | None = None,
+    ) -> None:
+        self.what: Final = what
+        self.fields: Final = fields
+        self.build: Final = build
+        self.not_built: Final = not_built or {}
+        self.hints: Final = hints or {}
+        self.rules: Final = rules or {}
 
     def read(self, node: Node, at: At) -> T_co | Bad:
         if not isinstance(node, Mapping):

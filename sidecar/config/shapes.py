@@ -6,13 +6,11 @@ returns ``BAD``, so that one load finds everything that is wrong.
 
 from __future__ import annotations
 
-import json
 import os.path
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Mapping as Map
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -37,36 +35,48 @@ class Bad:
 BAD: Final = Bad()
 
 
-@dataclass(frozen=True, slots=True)
 class Context:
     """One file being read. ``base`` is the folder to which its relative paths belong."""
 
-    file: str
-    base: Path
-    environ: Map[str, str]
-    faults: Faults
-    check_secrets: bool = True
+    __slots__ = ("base", "check_secrets", "environ", "faults", "file", "secrets")
 
-    @property
-    def secrets(self) -> EnvFileSecrets:
-        """Reads what the file refers to."""
-        return EnvFileSecrets(self.environ)
+    def __init__(
+        self,
+        file: str,
+        base: Path,
+        environ: Map[str, str],
+        faults: Faults,
+        check_secrets: bool = True,
+    ) -> None:
+        self.file = file
+        self.base = base
+        self.environ = environ
+        self.faults = faults
+        self.check_secrets = check_secrets
+        self.secrets = EnvFileSecrets(environ)
+
+    def of(self, file: str, base: Path) -> Context:
+        """The same for another file of one load."""
+        return Context(file, base, self.environ, self.faults, self.check_secrets)
 
 
-@dataclass(frozen=True, slots=True)
 class At:
     """A place in the settings: ``path`` as people write it, ``key`` its last part."""
 
-    context: Context
-    path: str = ""
-    key: str = ""
+    __slots__ = ("context", "key", "path")
+
+    def __init__(self, context: Context, path: str = "", key: str = "") -> None:
+        self.context = context
+        self.path = path
+        self.key = key
 
     def child(self, key: str) -> At:
         """The setting ``key`` below this one."""
         if _SIMPLE_KEY.fullmatch(key) and len(key) <= 60:
             path = f"{self.path}.{key}" if self.path else key
         else:
-            path = f"{self.path}[{json.dumps(shown(key), ensure_ascii=False)}]"
+            quoted = shown(key).replace("\\", "\\\\").replace('"', '\\"')
+            path = f'{self.path}["{quoted}"]'
         return At(self.context, path, key)
 
     def item(self, index: int) -> At:
@@ -365,15 +375,16 @@ class Either(Shape[T_co]):
         return {"anyOf": [self._other.schema(), self._listed.schema()]}
 
 
-@dataclass(frozen=True)
 class Secret(Shape[SecretRef]):
     """A secret that is written in place, or referred to by ``from_env`` or ``from_file``.
 
     ``check`` looks at the value and raises ``ValueError`` with a message that does not hold it.
     """
 
-    check: Callable[[str], object]
-    keys: tuple[str, ...] = field(default=("from_env", "from_file", "template"))
+    keys = ("from_env", "from_file", "template")
+
+    def __init__(self, check: Callable[[str], object]) -> None:
+        self.check = check
 
     def read(self, node: Node, at: At) -> SecretRef | Bad:
         if not isinstance(node, Mapping):

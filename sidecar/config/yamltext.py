@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from sidecar.config.faults import shown
@@ -40,14 +39,16 @@ _TAGGED: dict[str, tuple[type, ...]] = {
 }
 
 
-@dataclass(slots=True)
 class _Open:
     """A collection that has not ended; ``key`` waits for its value, ``merges`` for the end."""
 
-    node: Sequence | Mapping
-    anchor: str | None
-    key: Scalar | None = None
-    merges: list[tuple[Scalar, Node]] = field(default_factory=list)
+    __slots__ = ("anchor", "key", "merges", "node")
+
+    def __init__(self, node: Sequence | Mapping, anchor: str | None) -> None:
+        self.node = node
+        self.anchor = anchor
+        self.key: Scalar | None = None
+        self.merges: list[tuple[Scalar, Node]] = []
 
 
 def read(text: str, tell: Tell) -> Node | None:
