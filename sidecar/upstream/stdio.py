@@ -1,0 +1,160 @@
+"""A server behind stdin and stdout: newline-delimited JSON over a child process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+from sidecar.children import Child, SpawnError, spawn
+from sidecar.config import ServerConfig
+from sidecar.model import Caller, Era, Fields, JsonObject, Unavailable
+from sidecar.ports.secrets import SecretError, Secrets
+from sidecar.upstream import prepare
+from sidecar.upstream.conversation import Conversation
+from sidecar.upstream.leg import SELF, Hello, Host, lose
+from sidecar.upstream.listener import Listener
+from sidecar.upstream.tasks import cancelled
+from sidecar.wire.ndjson import Lines, line
+
+GRACE = 2.0
+"""Seconds a child gets to end by itself, and as many again after SIGTERM."""
+
+_CHUNK = 256 << 10
+_FULL = 4 << 20
+"""Bytes that may wait for a child that does not read, before callers have to wait too."""
+
+
+def environment(config: ServerConfig, secrets: Secrets) -> Mapping[str, str]:
+    """The configured variables with their values. Raises Unavailable."""
+    found = {}
+    for name, ref in config.env.items():
+        try:
+            found[name] = secrets.read(ref)
+        except SecretError as error:
+            raise Unavailable(
+                config.name, f"env.{name}: {error}", ran="no", permanent=True
+            ) from None
+    return found
+
+
+class StdioLeg:
+    """One process. It is started by ``start`` and is of use until it exits or closes stdout."""
+
+    over_http = False
+
+    def __init__(self, host: Host, child: Child, isolation: str = "") -> None:
+        self.hello = Hello(Era.LEGACY, "", {})
+        self.isolation = isolation
+        self.gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._host = host
+        self._child = child
+        self._listener: Listener | None = None
+        self.conversation = Conversation(host, self._send, self._prepare, self._heard, "line")
+        self._reader = asyncio.create_task(self._read(), name=f"{host.name}: stdout")
+
+    @classmethod
+    async def start(
+        cls, host: Host, config: ServerConfig, secrets: Secrets, isolation: str = ""
+    ) -> StdioLeg:
+        """Start the process; nothing is said to it yet. Raises Unavailable."""
+        env = environment(config, secrets)
+        try:
+            child = await spawn(config.command, env=env, cwd=config.cwd, name=config.name)
+        except SpawnError as error:
+            raise Unavailable(config.name, str(error), ran="no") from None
+        return cls(host, child, isolation)
+
+    def speak(self, era: Era) -> None:
+        """Say what comes next in the way of this era."""
+        self.hello = Hello(era, "", {})
+
+    def welcome(self, hello: Hello) -> None:
+        """The era is known and the server has said what it offers."""
+        self.hello = hello
+        self.conversation.log_alone = hello.era is Era.MODERN
+
+    async def request(self, method: str, params: JsonObject, caller: Caller) -> Fields:
+        return await self.conversation.request(method, params, caller)
+
+    async def subscribe(self, uri: str) -> None:
+        if self._listener is not None:
+            self._listener.watch(uri)
+        elif self.hello.era is Era.LEGACY:
+            await self.request("resources/subscribe", {"uri": uri}, SELF)
+
+    async def unsubscribe(self, uri: str) -> None:
+        if self._listener is not None:
+            self._listener.unwatch(uri)
+        elif self.hello.era is Era.LEGACY:
+            await self.request("resources/unsubscribe", {"uri": uri}, SELF)
+
+    async def set_log_level(self, level: str) -> None:
+        if self.hello.era is Era.LEGACY:
+            await self.request("logging/setLevel", {"level": level}, SELF)
+
+    def listen(self) -> None:
+        if self.hello.era is Era.MODERN and self._listener is None:
+            self._listener = Listener(self._host, self, self._listened)
+
+    async def end(self) -> None:
+        lose(self.gone, "the leg was ended")
+        if self._listener is not None:
+            await self._listener.end()
+        # Its stdout is read until the end: a child that still writes must be able to.
+        await self._child.end(GRACE)
+        await cancelled(self._reader)
+        self.conversation.over("the server was ended")
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _prepare(self, params: JsonObject, token: int, caller: Caller) -> JsonObject:
+        baggage = self._host.trusted
+        if self.hello.era is Era.MODERN:
+            level = self._host.level_for(caller)
+            return prepare.modern(params, token, caller, level, baggage=baggage)
+        return prepare.legacy(params, token, caller, baggage=baggage)
+
+    def _heard(self, method: str, params: JsonObject) -> None:
+        if self._listener is None or not self._listener.heard(method):
+            self._host.heard(self, method, params)
+
+    async def _listened(self, params: JsonObject) -> None:
+        await self.request("subscriptions/listen", params, SELF)
+
+    async def _send(self, body: bytes) -> None:
+        stdin = self._child.stdin
+        if self.gone.done() or stdin.is_closing():
+            raise Unavailable(self._host.name, "the process is gone", ran="no")
+        try:
+            if stdin.transport.get_write_buffer_size() > _FULL:
+                # Nothing of ours is in the pipe yet: cancelled here, the request never was.
+                await stdin.drain()
+            stdin.write(line(body))
+            await stdin.drain()
+        except (OSError, RuntimeError):
+            # A line without its end is no message, so that what broke here was never read.
+            raise Unavailable(self._host.name, "the process is gone", ran="no") from None
+
+    async def _read(self) -> None:
+        lines = Lines(self._host.limits.line)
+        feed = self.conversation.feed
+        with suppress(OSError):
+            while data := await self._child.stdout.read(_CHUNK):
+                for found in lines.feed(data):
+                    feed(found)
+        why = await self._epitaph()
+        self.conversation.over(why)
+        lose(self.gone, why)
+
+    async def _epitaph(self) -> str:
+        """Why stdout has ended. What the process wrote on stderr may hold secrets: not told."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await self._child.wait()
+        code = self._child.returncode
+        if code is None:
+            return "the process closed its stdout"
+        if code < 0:
+            return f"the process was ended by signal {-code}"
+        return f"the process exited with status {code}"
