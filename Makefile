@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test check lint bench peers clean
 
 demo: $(VENV)/.installed
-	@$(BIN)/sidecar demo
+	@$(BIN)/sidecar demo $(ARGS)
 
 test: $(VENV)/.installed-test peers
 	$(BIN)/ruff check .

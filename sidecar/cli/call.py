@@ -43,7 +43,7 @@ def call(arguments: argparse.Namespace) -> int:
     if not isinstance(given, dict):
         print("sidecar call: --args: must be a JSON object", file=sys.stderr)
         return 2
-    config = common.load_config(arguments)
+    config = common.load_config(arguments, asks=True)
     if config is None:
         return common.BAD_CONFIG
     try:

@@ -36,13 +36,24 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_config(arguments: argparse.Namespace) -> Config | None:
-    """The configuration, or ``None`` after printing every fault."""
+def load_config(
+    arguments: argparse.Namespace, *, listen: str | None = None, asks: bool = False
+) -> Config | None:
+    """The configuration, or ``None`` after printing every fault.
+
+    ``asks`` is for verbs that only ask a running sidecar: they may not have its secrets.
+    """
     from sidecar.config import ConfigErrors, find, load
 
     try:
         path = find(arguments.config, os.environ, Path.cwd())
-        loaded = load(path, mcp_configs=arguments.mcp_config, environ=os.environ)
+        loaded = load(
+            path,
+            mcp_configs=arguments.mcp_config,
+            environ=os.environ,
+            listen=listen,
+            check_secrets=not asks,
+        )
     except ConfigErrors as errors:
         for fault in errors.faults:
             print(fault, file=sys.stderr)

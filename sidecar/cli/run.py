@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, serve, and turn what went wrong into an exit code."""
 
     def read() -> Config | None:
-        return with_listen(common.load_config(arguments), arguments.listen)
+        return common.load_config(arguments, listen=arguments.listen)
 
     config = read()
     if config is None:
@@ -46,26 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     from sidecar.logs import configure
 
     configure()
+    files = [*([config.path] if config.path is not None else []), *arguments.mcp_config]
     try:
-        return loop_runner(arguments.loop).run(serve(config, read))
+        return loop_runner(arguments.loop).run(serve(config, read, files=files))
     except StartError as error:
         print(f"sidecar run: {error}", file=sys.stderr)
         return 1
-
-
-def with_listen(config: Config | None, listen: str | None) -> Config | None:
-    """The configuration with ``--listen`` in place of its own address."""
-    if config is None or listen is None:
-        return config
-    import dataclasses
-
-    from sidecar.config import parse_listen
-
-    try:
-        return dataclasses.replace(config, listen=parse_listen(listen))
-    except ValueError as error:
-        print(f"--listen: {error}", file=sys.stderr)
-        return None
 
 
 def loop_runner(loop: str) -> asyncio.Runner:

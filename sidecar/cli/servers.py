@@ -22,7 +22,7 @@ def list_servers(arguments: argparse.Namespace) -> int:
     """Ask the admin API and print."""
     from sidecar.admin.client import AdminError
 
-    config = common.load_config(arguments)
+    config = common.load_config(arguments, asks=True)
     if config is None:
         return common.BAD_CONFIG
     try:

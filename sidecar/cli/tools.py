@@ -33,7 +33,7 @@ def tools(arguments: argparse.Namespace) -> int:
     """Ask and print."""
     from sidecar.admin.client import AdminError
 
-    config = common.load_config(arguments)
+    config = common.load_config(arguments, asks=True)
     if config is None:
         return common.BAD_CONFIG
     try:

@@ -67,8 +67,8 @@ class DemoServer:
         try:
             message = jsonrpc.parse(data)
         except ValueError:
-            return jsonrpc.error(None, RpcError(errors.PARSE_ERROR, "not one JSON-RPC message"))
-        if not message.is_request:
+            return jsonrpc.error(None, RpcError(jsonrpc.PARSE_ERROR, "not one JSON-RPC message"))
+        if not message.is_request or message.id is None:
             return None
         try:
             params = json.decode(message.params) if message.params else {}

@@ -120,6 +120,10 @@ class AgentListener:
         self._tasks = [self._keep(self._connections.sweep()), self._keep(self._tick())]
         return listen
 
+    def reconfigure(self, limits: Limits) -> None:
+        """Other limits from now on; sessions that are open stay open."""
+        self._state.reconfigure(limits)
+
     async def drain(self, grace: float) -> None:
         """Stop taking requests (503), let what runs finish for ``grace`` seconds, then end it."""
         state = self._state

@@ -94,6 +94,11 @@ class Sessions:
         self._ended = ended
         self._by_id: OrderedDict[str, HttpSession] = OrderedDict()
 
+    def reconfigure(self, most: int, ttl: float) -> None:
+        """Other bounds from now on; what is over them ends as it becomes idle."""
+        self._most = most
+        self._ttl = ttl
+
     def __len__(self) -> int:
         return len(self._by_id)
 

@@ -43,6 +43,11 @@ class State:
         self._bus = bus
         self._closing: set[asyncio.Task[None]] = set()
 
+    def reconfigure(self, limits: Limits) -> None:
+        """Other limits for what comes from now on."""
+        self.limits = limits
+        self.sessions.reconfigure(limits.sessions, limits.session_ttl)
+
     def admit(self, id: RequestId | None) -> None:
         """Refuse what should not run now.
 

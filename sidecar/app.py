@@ -1,0 +1,370 @@
+"""Composes the rooms, starts and stops them in order. The only module that knows all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sidecar import __version__
+from sidecar.admin.health import HealthListener
+from sidecar.admin.listener import AdminListener, SocketInUse
+from sidecar.admin.view import Sources
+from sidecar.config import Config, Listen, ServerConfig
+from sidecar.config.reload import Change, applicable, difference
+from sidecar.config.secrets import EnvFileSecrets
+from sidecar.downstream import AgentListener, Authenticator, tokens_of
+from sidecar.downstream.join import run_joined
+from sidecar.events import Bus
+from sidecar.gateway import Gateway
+from sidecar.ports.connector import DirectConnector
+from sidecar.ports.secrets import SecretError
+from sidecar.ports.store import StoreError
+from sidecar.ports.upstream import Upstream
+from sidecar.store import open_store
+from sidecar.upstream import McpServer
+from sidecar.watch import FileWatch
+
+log = logging.getLogger("sidecar")
+
+CLOSE_WAIT = 8.0
+"""Seconds that servers get to end once nothing uses them any more; each bounds itself as well."""
+JOIN_WAIT = 1.0
+"""Seconds to find out whether a sidecar is there to join."""
+
+
+class StartError(Exception):
+    """The sidecar cannot start; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Where it listens: URLs, or ``unix:PATH``; empty for a listener that is off."""
+
+    mcp: str
+    admin: str = ""
+    health: str = ""
+
+    def __str__(self) -> str:
+        told = {"mcp": self.mcp, "admin": self.admin, "health": self.health}
+        return "sidecar ready " + " ".join(f"{k}={v}" for k, v in told.items() if v)
+
+
+class App:
+    """One sidecar: ``start``, any number of ``reload``, ``drain``, ``close``."""
+
+    def __init__(self, config: Config, *, own: frozenset[int] | None = None) -> None:
+        """``own`` are the pids whose descendants may not use the admin socket.
+
+        Raises:
+            StartError: a token cannot be read, or the store's URL leads to no store.
+        """
+        self._config = config
+        self._own = own if own is not None else frozenset({os.getpid(), os.getppid()} - {0, 1})
+        self._secrets = EnvFileSecrets(os.environ)
+        self.bus = Bus()
+        self.gateway = Gateway(config, self.bus)
+        self._servers: dict[str, McpServer] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._agent: AgentListener | None = None
+        self._admin: AdminListener | None = None
+        self._health: HealthListener | None = None
+        self._draining = False
+        self._serving = False
+        try:
+            self._auth = Authenticator(tokens_of(config, self._secrets))
+            self._store = open_store(config.store)
+        except (SecretError, StoreError, ValueError) as error:
+            raise StartError(str(error)) from error
+
+    # ------------------------------------------------------------------------ start and end
+
+    async def start(self, *, listen: bool = True) -> Ready:
+        """Open the store, start every server (waiting for none), bind every listener.
+
+        Without ``listen`` no listener is bound: standard input is the only way in.
+
+        Raises:
+            StartError: the store or a listener. What was started is closed again.
+        """
+        try:
+            return await self._start(listen)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self, listen: bool) -> Ready:
+        try:
+            await self._store.open()
+        except StoreError as error:
+            raise StartError(f"store: {error}") from error
+        self._use_servers(self._config.servers.values())
+        if not listen:
+            self._serving = True
+            return Ready("")
+        # Listeners come last: whoever can connect finds everything behind it in place.
+        agent = health = admin = ""
+        if self._config.admin.listen is not None:
+            admin = await self._start_admin(self._config.admin.listen)
+        if self._config.listen is not None:
+            self._agent = AgentListener(
+                self.gateway,
+                self._auth,
+                self.bus,
+                name=self._config.name,
+                version=__version__,
+                limits=self._config.limits,
+            )
+            with _binding("listen", self._config.listen):
+                agent = f"http://{await self._agent.start(self._config.listen)}"
+        self._serving = True
+        if self._config.health is not None:
+            self._health = HealthListener(self._not_ready)
+            with _binding("health.listen", self._config.health):
+                health = await self._health.start(self._config.health)
+        return Ready(mcp=f"{agent}/mcp" if agent else "", admin=admin, health=health)
+
+    async def _start_admin(self, listen: Listen) -> str:
+        token = self._config.admin.token
+        try:
+            value = self._secrets.read(token) if token is not None else None
+        except SecretError as error:
+            raise StartError(f"admin.token_file: {error}") from error
+        sources = Sources(
+            servers=self.gateway.servers,
+            tools=self.gateway.tools,
+            sessions=lambda: self._agent.sessions() if self._agent is not None else [],
+        )
+        self._admin = AdminListener(sources, token=value, own=self._own)
+        with _binding("admin.listen", listen):
+            return await self._admin.start(listen)
+
+    async def drain(self) -> None:
+        """Readiness off at once, nothing new; what runs gets ``drain.grace`` seconds to end."""
+        self._draining = True
+        if self._agent is not None:
+            await self._agent.drain(self._config.drain_grace)
+
+    async def close(self) -> None:
+        """End everything, in the reverse order. Idempotent."""
+        self._draining = True
+        for listener in (self._agent, self._admin, self._health):
+            if listener is not None:
+                await listener.close()
+        await self.gateway.close()
+        for name in list(self._servers):
+            self._end(self._servers.pop(name))
+        if self._ending:
+            _, late = await asyncio.wait(self._ending, timeout=CLOSE_WAIT)
+            for task in late:
+                log.warning("%s did not end in time", task.get_name())
+        await self._store.close()
+
+    def _not_ready(self) -> str | None:
+        if self._draining:
+            return "draining"
+        return None if self._serving else "starting"
+
+    # ------------------------------------------------------------------------ servers
+
+    def _use_servers(self, configs: Iterable[ServerConfig]) -> None:
+        """Exactly these servers, in this order; those whose configuration is the same stay."""
+        wanted: list[tuple[Upstream, ServerConfig]] = []
+        kept: dict[str, McpServer] = {}
+        for config in configs:
+            server = self._servers.get(config.name)
+            if server is None or server.config != config:
+                server = McpServer(
+                    config,
+                    name=self._config.name,
+                    bus=self.bus,
+                    limits=self._config.limits,
+                    secrets=self._secrets,
+                    connector=DirectConnector(),
+                )
+                server.start()
+            kept[config.name] = server
+            wanted.append((server, config))
+        before, self._servers = self._servers, kept
+        self.gateway.set_servers(wanted)
+        for name, server in before.items():
+            if kept.get(name) is not server:
+                self._end(server)
+
+    def _end(self, server: McpServer) -> None:
+        """Close a server without waiting for it; ``close`` waits for all that are left."""
+        task = asyncio.create_task(server.close(), name=f"server {server.name}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    # ------------------------------------------------------------------------ reload
+
+    def reload(self, config: Config) -> str:
+        """Take over what can be taken over without a restart; returns one line that tells.
+
+        Raises:
+            StartError: a token cannot be read; nothing was changed.
+        """
+        try:
+            # Also when nothing else changed: a rotated token is a new value at the same place.
+            self._auth.update(tokens_of(config, self._secrets))
+        except (SecretError, ValueError) as error:
+            raise StartError(str(error)) from error
+        change = difference(self._config, config)
+        if not change:
+            return "no setting changed"
+        self._config = applicable(self._config, config)
+        self.gateway.reconfigure(self._config)
+        if self._agent is not None:
+            self._agent.reconfigure(self._config.limits)
+        self._use_servers(self._config.servers.values())
+        return _told(change)
+
+
+def _told(change: Change) -> str:
+    """One line for the operator."""
+    parts = [
+        ("servers added", change.added),
+        ("removed", change.removed),
+        ("changed", change.changed),
+        ("agents", change.agents),
+        ("settings", change.settings),
+        ("waiting for a restart", change.needs_restart),
+    ]
+    told = [f"{what}: {', '.join(names)}" for what, names in parts if names]
+    return "; ".join(told) or "the order of servers changed"
+
+
+@contextlib.contextmanager
+def _binding(setting: str, listen: Listen) -> Iterator[None]:
+    try:
+        yield
+    except SocketInUse as error:
+        raise StartError(f"{setting}: {error}") from error
+    except OSError as error:
+        raise StartError(
+            f"{setting}: cannot listen on {listen}: {os.strerror(error.errno or 0)}; "
+            "stop what uses it, or choose another address"
+        ) from error
+
+
+# ---------------------------------------------------------------------------- serving
+
+
+async def serve(
+    config: Config,
+    read: Callable[[], Config | None],
+    *,
+    files: Sequence[Path] = (),
+    on_ready: Callable[[Ready], None] = print,
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain and end; a second signal ends at once.
+
+    ``read`` reads the configuration again, on SIGHUP or when ``files`` change, and returns
+    ``None`` when it is faulty: what is in force stays in force.
+    """
+    stop, hurry, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def on_stop() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_stop)
+    loop.add_signal_handler(signal.SIGHUP, again.set)
+    app = App(config)
+    on_ready(await app.start())
+    sys.stdout.flush()
+    # What start-up made lives as long as the process: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    watching = asyncio.create_task(_reload_on(app, read, again, files))
+    try:
+        await stop.wait()
+        log.info("draining: what runs gets %g s to end", config.drain_grace)
+        await _first(app.drain(), hurry.wait())
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await app.close()
+    return 0
+
+
+async def _reload_on(
+    app: App, read: Callable[[], Config | None], again: asyncio.Event, files: Sequence[Path]
+) -> None:
+    """Reload for as long as the process serves; nothing that a file holds ends this."""
+    watch = FileWatch(files)
+    while True:
+        if files:
+            await _first(watch.changed(), again.wait())
+        else:
+            await again.wait()
+        again.clear()
+        config = await asyncio.to_thread(read)
+        if config is None:
+            log.error("the configuration is faulty; the one in force stays in force")
+            continue
+        try:
+            log.info("reloaded: %s", app.reload(config))
+        except StartError as error:
+            log.error("not reloaded: %s; the configuration in force stays in force", error)
+
+
+async def _first(*waits: Coroutine[object, object, object]) -> None:
+    """Return when one of them is done; the others are cancelled and awaited."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve_stdio(
+    config: Config, *, server: str | None, join: tuple[str, dict[str, str]] | None
+) -> int:
+    """Serve standard input until it ends.
+
+    ``join`` is the base URL of a sidecar that may run, and the headers that authenticate there;
+    when nobody listens at it, this process serves alone, without listeners.
+    """
+    if join is not None and await _listening(join[0]):
+        url = f"{join[0]}/mcp" + (f"/{server}" if server is not None else "")
+        log.info("joined the sidecar at %s", join[0])
+        await run_joined(url, join[1])
+        return 0
+    from sidecar.downstream.stdio import StdioServer
+
+    app = App(config)
+    await app.start(listen=False)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await _first(StdioServer(app.gateway, config, server=server).run(), stop.wait())
+    finally:
+        await app.close()
+    return 0
+
+
+async def _listening(base: str) -> bool:
+    """Whether something accepts connections there."""
+    url = urlsplit(base)
+    try:
+        async with asyncio.timeout(JOIN_WAIT):
+            _, writer = await asyncio.open_connection(url.hostname, url.port or 80)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,250 @@
+"""A client on standard input, joined to the sidecar that already runs, over HTTP.
+
+Nothing is decided here: each line becomes one POST, each answer one line. The joined sidecar
+knows the principal by its token, and the servers stay shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+
+import aiohttp
+import msgspec
+
+from sidecar.downstream.pipes import Write, stdio_lines
+from sidecar.mcp import headers, meta
+from sidecar.model import JsonObject, RequestId, RpcError
+from sidecar.wire import json, jsonrpc
+from sidecar.wire.ndjson import Oversize
+from sidecar.wire.sse import SseParser
+
+log = logging.getLogger("sidecar.stdio")
+
+LIMIT = 64 << 20
+"""Bytes of one answer; the joined sidecar's own limits are what bind."""
+IN_FLIGHT = 256
+RETRY = 1.0
+"""Seconds between attempts to open the stream of notifications again."""
+CONNECT_TIMEOUT = 5.0
+IDLE = 60.0
+"""Seconds without a byte on a stream, its keep-alives included, until it counts as dead."""
+FAREWELL = 5.0
+"""Seconds that running calls get once standard input has ended."""
+
+_ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+class Joined:
+    """``run`` until the input ends. ``url`` is the sidecar's ``/mcp`` or ``/mcp/{server}``.
+
+    ``write`` takes one message without its line end.
+    """
+
+    def __init__(self, url: str, credentials: Mapping[str, str], write: Write) -> None:
+        self._url = url
+        self._credentials = dict(credentials)
+        self._write = write
+        self._session: dict[str, str] = {}
+        self._initialize: bytes | None = None
+        self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._reopening = asyncio.Lock()
+        self._free = asyncio.Semaphore(IN_FLIGHT)
+        self._stream: asyncio.Task[None] | None = None
+
+    async def run(self, lines: AsyncIterator[bytes | Oversize]) -> None:
+        """Carry every line; returns when the input ended and the last answer is written."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
+            self._http = http
+            try:
+                async for line in lines:
+                    if isinstance(line, Oversize):
+                        await self._refuse(None, f"a line of {line.size} bytes is too long")
+                    elif line.strip():
+                        await self._take(line)
+                if self._running:
+                    await asyncio.wait(self._running.values(), timeout=FAREWELL)
+            finally:
+                await self._end()
+
+    async def _end(self) -> None:
+        tasks = [*self._running.values(), *([self._stream] if self._stream else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if "mcp-session-id" in self._session:
+            try:
+                async with asyncio.timeout(FAREWELL):
+                    await self._http.delete(self._url, headers=self._headers({}))
+            except (aiohttp.ClientError, TimeoutError) as error:
+                log.debug("the session could not be ended: %s", error)
+
+    # ------------------------------------------------------------------------ one message
+
+    async def _take(self, line: bytes) -> None:
+        try:
+            message = jsonrpc.parse(line)
+        except jsonrpc.BadMessage as bad:
+            await self._refuse(bad.id, str(bad), jsonrpc.INVALID_REQUEST)
+            return
+        except json.BadJson as bad:
+            await self._refuse(None, str(bad), jsonrpc.PARSE_ERROR)
+            return
+        id_, method = message.id, message.method
+        if method == "notifications/cancelled" and not self._legacy:
+            # The stateless era has no cancel message on HTTP: closing the request is the cancel.
+            params = json.decode(message.params) if message.params is not None else {}
+            wanted = jsonrpc.id_of(params.get("requestId")) if isinstance(params, dict) else None
+            if wanted is not None and (task := self._running.get(wanted)) is not None:
+                task.cancel()
+            return
+        if method == "initialize":
+            self._initialize = line
+        extra: Mapping[str, str] = {}
+        if method is not None and not self._legacy:
+            decoded = json.decode(message.params) if message.params is not None else {}
+            extra = modern_headers(method, decoded if isinstance(decoded, dict) else {})
+        if not message.is_request or id_ is None:
+            await self._say(line, extra)
+            if method == "notifications/initialized" and self._stream is None:
+                self._stream = asyncio.create_task(self._listen())
+            return
+        await self._free.acquire()
+        task = asyncio.create_task(self._ask(id_, line, extra, initialize=method == "initialize"))
+        self._running[id_] = task
+        task.add_done_callback(lambda _: self._done(id_))
+        if method == "initialize":
+            # What follows needs the session that this one opens.
+            await asyncio.wait({task})
+
+    def _done(self, id_: RequestId) -> None:
+        self._running.pop(id_, None)
+        self._free.release()
+
+    @property
+    def _legacy(self) -> bool:
+        return self._initialize is not None
+
+    def _headers(self, extra: Mapping[str, str]) -> dict[str, str]:
+        return {**_ACCEPT, **self._credentials, **self._session, **extra}
+
+    async def _say(self, line: bytes, extra: Mapping[str, str]) -> None:
+        """A notification or a response: nothing comes back for it."""
+        try:
+            async with asyncio.timeout(IDLE):
+                await self._http.post(self._url, data=line, headers=self._headers(extra))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("a notification did not reach the sidecar: %s", error)
+
+    async def _ask(
+        self, id_: RequestId, line: bytes, extra: Mapping[str, str], *, initialize: bool
+    ) -> None:
+        """One request: its answer, or why there is none, is written."""
+        try:
+            before = self._session
+            status = await self._post(line, extra, initialize=initialize)
+            if status == 404 and not initialize and before and await self._reopen(before):
+                status = await self._post(line, extra, initialize=False)
+            if status is not None:
+                await self._refuse(id_, f"the sidecar answered HTTP {status} without a message")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            await self._refuse(
+                id_, f"the sidecar does not answer ({type(error).__name__}); is it running?"
+            )
+
+    async def _post(
+        self, line: bytes, extra: Mapping[str, str], *, initialize: bool, silent: bool = False
+    ) -> int | None:
+        """Send and write what comes back; the HTTP status when nothing could be written."""
+        headers = self._headers(extra) if not initialize else {**_ACCEPT, **self._credentials}
+        async with self._http.post(self._url, data=line, headers=headers) as answer:
+            if answer.status == 404 and self._legacy and not initialize:
+                return 404
+            if answer.content_type == "text/event-stream":
+                await self._relay(answer)
+                return None
+            body = await answer.content.read(LIMIT)
+            while not answer.content.at_eof():
+                body += await answer.content.read(LIMIT - len(body) or 1)
+                if len(body) > LIMIT:
+                    return 502
+            try:
+                message = jsonrpc.parse(body)
+            except ValueError:
+                return answer.status
+            if initialize and message.result is not None:
+                self._remember(answer.headers, message.result)
+            if not silent:
+                await self._write(body)
+            return None
+
+    def _remember(self, given: Mapping[str, str], result: msgspec.Raw) -> None:
+        """The session that ``initialize`` opened, for every later request."""
+        told = json.decode(result)
+        version = told.get("protocolVersion") if isinstance(told, dict) else None
+        session = given.get("mcp-session-id")
+        self._session = {
+            **({"mcp-session-id": session} if session else {}),
+            **({"mcp-protocol-version": version} if isinstance(version, str) else {}),
+        }
+
+    async def _reopen(self, lost: Mapping[str, str]) -> bool:
+        """The sidecar was restarted: open a new session once, whoever noticed first."""
+        async with self._reopening:
+            if self._session is not lost:
+                return True
+            if self._initialize is None:
+                return False
+            status = await self._post(self._initialize, {}, initialize=True, silent=True)
+            if status is not None:
+                return False
+            await self._say(jsonrpc.notification("notifications/initialized", None), {})
+            log.info("joined the sidecar again")
+            return True
+
+    # ------------------------------------------------------------------------ streams
+
+    async def _listen(self) -> None:
+        """The legacy era's stream of notifications, opened again whenever it ends."""
+        while True:
+            try:
+                async with self._http.get(self._url, headers=self._headers({})) as answer:
+                    if answer.status == 405:
+                        return
+                    if answer.status == 200:
+                        await self._relay(answer)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                log.debug("the stream of notifications ended: %s", error)
+            await asyncio.sleep(RETRY)
+
+    async def _relay(self, answer: aiohttp.ClientResponse) -> None:
+        parser = SseParser(LIMIT)
+        while True:
+            async with asyncio.timeout(IDLE):
+                data = await answer.content.readany()
+            if not data:
+                return
+            for event in parser.feed(data):
+                if not isinstance(event, Oversize) and event.data:
+                    await self._write(event.data)
+
+    async def _refuse(self, id_: RequestId | None, why: str, code: int = -32603) -> None:
+        await self._write(jsonrpc.error(id_, RpcError(code, why)))
+
+
+def modern_headers(method: str, params: JsonObject) -> dict[str, str]:
+    """What the stateless era sends with a request: its version, method and name, from its body."""
+    given = params.get("_meta")
+    version = given.get(meta.PROTOCOL_VERSION) if isinstance(given, dict) else None
+    found = dict(headers.request_headers(method, params, {}))
+    if isinstance(version, str):
+        found["mcp-protocol-version"] = version
+    return found
+
+
+async def run_joined(url: str, credentials: Mapping[str, str]) -> None:
+    """Carry standard input and output until the input ends."""
+    async with stdio_lines(LIMIT) as (lines, write):
+        await Joined(url, credentials, write).run(lines)

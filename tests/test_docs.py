@@ -1,0 +1,175 @@
+"""What README and docs show is true: every command and every YAML block is run.
+
+A command that no runner below knows fails the test: a new one needs its runner.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+# `make test` is what runs this; `make bench` takes minutes and is run by hand.
+SEEN_ELSEWHERE = {"make test", "make bench"}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def commands() -> list[tuple[str, str]]:
+    return [
+        (page.name, line)
+        for page in PAGES
+        for body in blocks(page, "sh")
+        for line in body.splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the README's own sidecar.yaml, and the sidecar that `sidecar run` starts."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    yaml = blocks(ROOT / "README.md", "yaml")[0]
+    run = folder / "run"
+    # Ports of the kernel's choice, and a server that is installed here, in place of the README's.
+    config = (
+        "listen: 127.0.0.1:0\nhealth: {listen: 127.0.0.1:0}\n"
+        f"admin: {{listen: 'unix:{run}/admin.sock'}}\nstore: memory\n{yaml}"
+    ).replace("[mcp-server-time]", f"['{sys.executable}', -m, sidecar.demo.notes]")
+    (folder / "sidecar.yaml").write_text(config)
+    yield folder
+
+
+@pytest.fixture(scope="module")
+def running(newcomer: Path) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sidecar", "run"],
+        cwd=newcomer,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    yield line
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "DOCS_TOKEN": "of no use", "PYTHONPATH": str(ROOT)}
+
+
+def run(command: str, folder: Path) -> str:
+    words = shlex.split(command)
+    assert words[0] == ".venv/bin/sidecar"
+    done = subprocess.run(
+        [sys.executable, "-m", "sidecar", *words[1:]],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_readme_check_run_and_look(newcomer: Path, running: str) -> None:
+    assert running.startswith("sidecar ready mcp=http://127.0.0.1:")
+    assert "ok" in run(".venv/bin/sidecar config check", newcomer)
+    until = time.monotonic() + 20
+    while "ready" not in (listed := run(".venv/bin/sidecar servers list", newcomer)):
+        assert time.monotonic() < until, listed
+        time.sleep(0.2)
+    assert re.search(r"^time +ready +stdio", listed, re.MULTILINE), listed
+    assert re.search(r"^docs +(backoff|connecting) +http", listed, re.MULTILINE), listed
+    tools = run(".venv/bin/sidecar tools", newcomer)
+    assert re.search(r"^time__add +time +no", tools, re.MULTILINE), tools
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.skipif(not (ROOT / ".venv/bin/sidecar").exists(), reason="not run through make test")
+def test_make_demo() -> None:
+    """The README's first command, on ports that are free."""
+    demo = subprocess.Popen(
+        ["make", "--no-print-directory", "demo", "ARGS=--listen 127.0.0.1:0"],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert demo.stdout is not None
+    try:
+        told = ""
+        while "Ctrl-C ends it" not in told:
+            line = demo.stdout.readline()
+            assert line, told
+            told += line
+        tries = [
+            text.strip() for text in told.splitlines() if text.startswith("     .venv/bin/sidecar")
+        ]
+        assert len(tries) == 3
+        printed = [run(text, ROOT) for text in tries]
+        assert printed[0] == "noted as number 1\n"
+        assert printed[1] == "1. hello\n"
+        assert '"input_schema"' in printed[2]
+        assert '"clock__now"' in printed[2]
+    finally:
+        os.killpg(demo.pid, signal.SIGINT)
+        demo.wait(20)
+        demo.stdout.close()
+
+
+RUNNERS = {
+    "make demo": test_make_demo,
+    ".venv/bin/sidecar config check": test_readme_check_run_and_look,
+    ".venv/bin/sidecar run": test_readme_check_run_and_look,
+    ".venv/bin/sidecar servers list": test_readme_check_run_and_look,
+    ".venv/bin/sidecar tools": test_readme_check_run_and_look,
+}
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_every_command_has_a_runner(page: str, command: str) -> None:
+    assert command in RUNNERS or command in SEEN_ELSEWHERE, f"{page} shows what no test runs"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (page.name, text)
+        for page in PAGES
+        if page.name not in {"config.md", "policy.md"}  # their own tests run theirs
+        for text in blocks(page, "yaml")
+    ],
+)
+def test_every_yaml_block_loads(page: str, text: str, tmp_path: Path) -> None:
+    from sidecar.config import load
+
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(text)
+    assert load(path, environ=environment()).servers, page
