@@ -2,5 +2,7 @@
 
 from sidecar.downstream.auth import Authenticator, Grant, tokens_of
 from sidecar.downstream.http import AgentListener
+from sidecar.downstream.pipes import stdio_lines
+from sidecar.downstream.stdio import StdioServer
 
-__all__ = ["AgentListener", "Authenticator", "Grant", "tokens_of"]
+__all__ = ["AgentListener", "Authenticator", "Grant", "StdioServer", "stdio_lines", "tokens_of"]

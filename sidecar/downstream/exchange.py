@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 
 from aiohttp import web
 
 from sidecar.downstream.auth import Grant
+from sidecar.downstream.frames import Frames, weight_of
 from sidecar.downstream.replies import json_reply
 from sidecar.downstream.running import Answer, Crowd, InFlight, Running
 from sidecar.mcp import shape
@@ -17,10 +17,6 @@ from sidecar.model import Era, JsonObject, RequestId
 from sidecar.wire import jsonrpc
 from sidecar.wire.sse import KEEP_ALIVE, encode_event
 
-MOST_FRAMES = 256
-"""Notifications that may wait for a slow reader; the oldest progress is dropped first."""
-MOST_BYTES = 4 << 20
-"""Their size together, in bytes."""
 PING_AFTER = 15.0
 """Seconds of silence after which a comment is sent, so that nothing in between gives up."""
 
@@ -29,40 +25,6 @@ SSE_HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
-PROGRESS = "notifications/progress"
-
-
-class Frames:
-    """What waits for one reader: bounded, and what is dropped first is progress."""
-
-    __slots__ = ("_frames", "_size", "dropped")
-
-    def __init__(self) -> None:
-        self._frames: deque[tuple[bool, bytes]] = deque()
-        self._size = 0
-        self.dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def push(self, frame: bytes, *, progress: bool) -> None:
-        """Add one, dropping the oldest progress (else the oldest of all) over the bounds."""
-        self._frames.append((progress, frame))
-        self._size += len(frame)
-        while len(self._frames) > 1 and (
-            len(self._frames) > MOST_FRAMES or self._size > MOST_BYTES
-        ):
-            oldest = next((i for i, (kind, _) in enumerate(self._frames) if kind), 0)
-            self._size -= len(self._frames[oldest][1])
-            del self._frames[oldest]
-            self.dropped += 1
-
-    def take(self) -> bytes:
-        """All of it, in order."""
-        frames = b"".join([frame for _, frame in self._frames])
-        self._frames.clear()
-        self._size = 0
-        return frames
 
 
 class Exchange(Running):
@@ -104,7 +66,7 @@ class Exchange(Running):
         if self._frames is None:
             self._frames = Frames()
         frame = encode_event(jsonrpc.notification(method, shaped))
-        self._frames.push(frame, progress=method == PROGRESS)
+        self._frames.push(frame, weight_of(method))
         self.finished()
 
     def finished(self) -> None:
@@ -156,7 +118,7 @@ class Exchange(Running):
         await response.prepare(request)
         while True:
             self._ping, ping = False, self._ping
-            data = self._frames.take() if self._frames else b""
+            data = b"".join(self._frames.take()) if self._frames else b""
             if self.task.done():
                 break
             if data or ping:

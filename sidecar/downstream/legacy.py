@@ -10,13 +10,13 @@ from multidict import istr
 from sidecar.downstream.accept import Accepts, accepts
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.exchange import SSE_HEADERS, Exchange
-from sidecar.downstream.feed import Notification
+from sidecar.downstream.filters import render
 from sidecar.downstream.replies import Refusal, json_reply, refused
 from sidecar.downstream.session import Opening
 from sidecar.downstream.sessions import HttpSession
 from sidecar.downstream.state import State
 from sidecar.downstream.stream import Stream
-from sidecar.mcp import errors, headers, inbound, shape
+from sidecar.mcp import errors, headers, inbound
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.headers import SESSION_HEADER
 from sidecar.mcp.inbound import Inbound, Reply
@@ -128,7 +128,7 @@ class Legacy:
         session = self._session(request, grant, server)
         if self._state.draining:
             self._state.admit(None)
-        stream = Stream(request, _render)
+        stream = Stream(request, lambda told: render(told, Era.LEGACY))
         session.attach(stream)
         try:
             return await stream.run()
@@ -165,9 +165,3 @@ class Legacy:
         if session is None:
             raise Refusal(404, "there is no such session (any more): initialize again", id=id_)
         return session
-
-
-def _render(notification: Notification) -> bytes | None:
-    method, params = notification
-    shaped = shape.notification_for(Era.LEGACY, method, params)
-    return None if shaped is None else jsonrpc.notification(method, shaped or None)

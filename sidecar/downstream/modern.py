@@ -2,79 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
-
 from aiohttp import web
 from multidict import istr
 
 from sidecar.downstream.accept import accepts
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.exchange import Exchange
-from sidecar.downstream.feed import LIST_CHANGES, RESOURCE_UPDATED, Notification
+from sidecar.downstream.filters import LISTEN, Filter, acknowledgement, listened, render
 from sidecar.downstream.replies import Refusal, refused
 from sidecar.downstream.state import State
 from sidecar.downstream.stream import Stream
-from sidecar.mcp import errors, inbound, shape
+from sidecar.mcp import errors, inbound
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound
-from sidecar.mcp.meta import SUBSCRIPTION_ID
 from sidecar.model import Caller, Era, JsonObject, Notify, RequestId, no_notify
-from sidecar.wire import jsonrpc
 from sidecar.wire.json import BadJson, decode_request
 
-LISTEN = "subscriptions/listen"
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-MOST_URIS = 1024
-"""Resources that one stream may watch."""
-
 _ACCEPT = istr("Accept")
-_KINDS = {f"{kind}ListChanged": method for method, kind in LIST_CHANGES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """What a listener asked to be told: notification methods, and resources by URI."""
-
-    kinds: dict[str, str]
-    uris: tuple[str, ...]
-
-    @classmethod
-    def of(cls, params: JsonObject) -> Filter:
-        """Read the params of ``subscriptions/listen``; what is not known is not honoured.
-
-        Raises:
-            Rejection: -32602, a known key of the wrong shape.
-        """
-        wanted = params.get("notifications", {})
-        if not isinstance(wanted, dict):
-            raise errors.invalid_params("params.notifications is an object")
-        notifications = cast("JsonObject", wanted)
-        kinds: dict[str, str] = {}
-        for key, method in _KINDS.items():
-            value = notifications.get(key)
-            if value is not None and not isinstance(value, bool):
-                raise errors.invalid_params(f"params.notifications.{key} is a boolean")
-            if value:
-                kinds[key] = method
-        uris = notifications.get("resourceSubscriptions") or []
-        if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
-            raise errors.invalid_params("params.notifications.resourceSubscriptions is URIs")
-        if len(uris) > MOST_URIS:
-            raise errors.invalid_params(f"at most {MOST_URIS} resources can be watched")
-        return cls(kinds, tuple(dict.fromkeys(cast("list[str]", uris))))
-
-    def honoured(self, uris: list[str]) -> JsonObject:
-        """What the acknowledgement names."""
-        found: JsonObject = dict.fromkeys(self.kinds, True)
-        if uris:
-            found["resourceSubscriptions"] = uris
-        return found
-
-    def passes(self, method: str, params: JsonObject, uris: frozenset[str]) -> bool:
-        if method == RESOURCE_UPDATED:
-            return params.get("uri") in uris
-        return method in self.kinds.values()
 
 
 class Modern:
@@ -156,7 +100,7 @@ class Modern:
             if wanted.passes(method, params, watched):
                 stream.offer(method, params)
 
-        stream = Stream(request, lambda notification: render(notification, id_))
+        stream = Stream(request, lambda told: render(told, Era.MODERN, id_))
         caller = self._caller(grant, server, message, no_notify)
         listening = state.gateway.listen(caller, offer)
         state.listens[stream] = grant
@@ -165,29 +109,8 @@ class Modern:
             watched = frozenset(uris)
             return await stream.run(
                 [acknowledgement(id_, wanted.honoured(uris))],
-                lambda: self.listened(id_),
+                lambda: listened(id_, state.desk.server_info),
             )
         finally:
             del state.listens[stream]
             listening.stop()
-
-    def listened(self, id_: RequestId) -> bytes:
-        """The result that ends a listen."""
-        fields = shape.result_for(
-            Era.MODERN, LISTEN, {"_meta": {SUBSCRIPTION_ID: id_}}, self._state.desk.server_info
-        )
-        return jsonrpc.result(id_, fields)
-
-
-def acknowledgement(id_: RequestId, honoured: JsonObject) -> bytes:
-    """The first message of a listen stream."""
-    return jsonrpc.notification(
-        ACKNOWLEDGED, {"_meta": {SUBSCRIPTION_ID: id_}, "notifications": honoured}
-    )
-
-
-def render(notification: Notification, id_: RequestId) -> bytes | None:
-    """A notification as a message of the listen stream ``id_``."""
-    method, params = notification
-    shaped = shape.notification_for(Era.MODERN, method, params, subscription=id_)
-    return None if shaped is None else jsonrpc.notification(method, shaped)

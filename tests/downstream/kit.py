@@ -82,7 +82,9 @@ class ScriptedGateway:
         if method == "tools/call":
             return await self._tool(str(params.get("name")), params, caller)
         if method == "tools/list":
-            return {"tools": [{"name": name, "inputSchema": {}} for name in self.tools]}
+            return {
+                "tools": [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]
+            }
         if method == "resources/read" and params.get("uri") == "file:///none":
             raise invalid_params("resource not found", {"uri": params["uri"]})
         if method in ("resources/subscribe", "resources/unsubscribe", "logging/setLevel"):
