@@ -5,6 +5,7 @@ A command that no runner below knows fails the test: a new one needs its runner.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -32,11 +33,11 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands() -> list[tuple[str, str]]:
     return [
-        (page.name, line)
+        (page.name, command.removeprefix(".venv/bin/"))
         for page in PAGES
         for body in blocks(page, "sh")
         for line in body.splitlines()
-        if line.strip() and not line.startswith("#")
+        if (command := line.partition(" #")[0].strip()) and not command.startswith("#")
     ]
 
 
@@ -83,7 +84,7 @@ def environment() -> dict[str, str]:
 
 def run(command: str, folder: Path) -> str:
     words = shlex.split(command)
-    assert words[0] == ".venv/bin/sidecar"
+    assert words[0].endswith("sidecar")
     done = subprocess.run(
         [sys.executable, "-m", "sidecar", *words[1:]],
         cwd=folder,
@@ -99,14 +100,15 @@ def run(command: str, folder: Path) -> str:
 
 def test_readme_check_run_and_look(newcomer: Path, running: str) -> None:
     assert running.startswith("sidecar ready mcp=http://127.0.0.1:")
-    assert "ok" in run(".venv/bin/sidecar config check", newcomer)
+    assert "ok" in run("sidecar config check", newcomer)
+    assert json.loads(run("sidecar config schema", newcomer))["properties"]["servers"]
     until = time.monotonic() + 20
-    while "ready" not in (listed := run(".venv/bin/sidecar servers list", newcomer)):
+    while "ready" not in (listed := run("sidecar servers list", newcomer)):
         assert time.monotonic() < until, listed
         time.sleep(0.2)
     assert re.search(r"^time +ready +stdio", listed, re.MULTILINE), listed
     assert re.search(r"^docs +(backoff|connecting) +http", listed, re.MULTILINE), listed
-    tools = run(".venv/bin/sidecar tools", newcomer)
+    tools = run("sidecar tools", newcomer)
     assert re.search(r"^time__add +time +no", tools, re.MULTILINE), tools
 
 
@@ -146,10 +148,11 @@ def test_make_demo() -> None:
 
 RUNNERS = {
     "make demo": test_make_demo,
-    ".venv/bin/sidecar config check": test_readme_check_run_and_look,
-    ".venv/bin/sidecar run": test_readme_check_run_and_look,
-    ".venv/bin/sidecar servers list": test_readme_check_run_and_look,
-    ".venv/bin/sidecar tools": test_readme_check_run_and_look,
+    "sidecar config check": test_readme_check_run_and_look,
+    "sidecar config schema": test_readme_check_run_and_look,
+    "sidecar run": test_readme_check_run_and_look,
+    "sidecar servers list": test_readme_check_run_and_look,
+    "sidecar tools": test_readme_check_run_and_look,
 }
 
 

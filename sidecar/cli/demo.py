@@ -71,9 +71,8 @@ async def _demo(listen: object) -> int:
 def invite(ready: Ready) -> None:
     """The address, and three things to try."""
     base = ready.mcp.removesuffix("/mcp")
-    command = "sidecar" if sys.argv[0].endswith("/sidecar") else "python -m sidecar"
-    if "/.venv/bin/" in sys.argv[0]:
-        command = ".venv/bin/sidecar"
+    # As the newcomer can type it: `make demo` started the one of its own environment.
+    command = ".venv/bin/sidecar" if ".venv/bin/sidecar" in sys.argv[0] else "sidecar"
     url = "" if base == f"http://{DEFAULT}" else f" --url {base}"
     print(
         f"""
