@@ -47,7 +47,6 @@ class BadParamHeader(ValueError):
 
 # ------------------------------------------------------------------------------- one value
 
-_SAFE = re.compile(r"[\x20-\x7e]*")
 _WRAPPED = re.compile(r"=\?base64\?(.*)\?=", re.S)
 
 
@@ -56,7 +55,7 @@ def encode_value(value: str) -> str:
 
     Safe is printable ASCII without space at its ends that does not look wrapped itself.
     """
-    if _SAFE.fullmatch(value) and value == value.strip(" ") and not _WRAPPED.fullmatch(value):
+    if _safe(value) and value == value.strip(" ") and not _WRAPPED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
 
@@ -68,7 +67,7 @@ def decode_value(value: str) -> str | None:
     UTF-8, and unwrapped text outside of printable ASCII, which readers decode differently.
     """
     value = value.strip(" \t")
-    if not _SAFE.fullmatch(value):
+    if not _safe(value):
         return None
     wrapped = _WRAPPED.fullmatch(value)
     if wrapped is None:
@@ -80,6 +79,11 @@ def decode_value(value: str) -> str | None:
         return raw.decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
+
+
+def _safe(value: str) -> bool:
+    """Printable ASCII, 0x20 to 0x7e."""
+    return value.isascii() and value.isprintable()
 
 
 # --------------------------------------------------------------------- x-mcp-header in schemas

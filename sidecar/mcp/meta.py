@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, cast
 
 from sidecar.mcp.errors import invalid_params
@@ -51,7 +51,7 @@ class Envelope:
 
     protocol_version: str | None = None
     capabilities: JsonObject | None = None
-    client: Client = field(default_factory=Client)
+    client: Client = Client()
     log_level: str | None = None
     progress: RequestId | None = None
     trace: TraceContext = NO_TRACE
@@ -80,20 +80,36 @@ def take(params: JsonObject, *, strict: bool = True) -> Envelope:
         raise invalid_params("params._meta is an object")
     meta = cast("JsonObject", found)
     envelope = Envelope()
-    traced = False
-    for key in list(meta):
-        if key == PROGRESS_TOKEN:
-            envelope.progress = _progress(meta.pop(key))
-        elif key in (TRACEPARENT, TRACESTATE, BAGGAGE):
-            traced = True
-        elif key.startswith(MCP_META):
-            _open(envelope, key, meta.pop(key), strict=strict)
-        elif key.startswith(SIDECAR_META):
+    if PROGRESS_TOKEN in meta:
+        envelope.progress = _progress(meta.pop(PROGRESS_TOKEN))
+    if PROTOCOL_VERSION in meta:
+        version = meta.pop(PROTOCOL_VERSION)
+        if isinstance(version, str):
+            envelope.protocol_version = version
+        elif strict:
+            raise invalid_params(f"params._meta[{PROTOCOL_VERSION!r}] is a string")
+    if CLIENT_CAPABILITIES in meta:
+        capabilities = meta.pop(CLIENT_CAPABILITIES)
+        if isinstance(capabilities, dict):
+            envelope.capabilities = cast("JsonObject", capabilities)
+        elif strict:
+            raise invalid_params(f"params._meta[{CLIENT_CAPABILITIES!r}] is an object")
+    if CLIENT_INFO in meta:
+        # Display only, and only SHOULD be sent: never a reason to refuse.
+        envelope.client = client_of(meta.pop(CLIENT_INFO))
+    if LOG_LEVEL in meta:
+        level = meta.pop(LOG_LEVEL)
+        if isinstance(level, str) and level in LOG_LEVELS:
+            envelope.log_level = level
+        elif strict:
+            raise invalid_params(f"params._meta[{LOG_LEVEL!r}] is one of {', '.join(LOG_LEVELS)}")
+    parent, state = meta.pop(TRACEPARENT, None), meta.pop(TRACESTATE, None)
+    baggage = meta.pop(BAGGAGE, None)
+    if parent is not None or baggage is not None:
+        envelope.trace = _trace(parent, state, baggage)
+    if meta:
+        for key in [key for key in meta if key.startswith((MCP_META, SIDECAR_META))]:
             del meta[key]
-    if traced:
-        envelope.trace = _trace(
-            meta.pop(TRACEPARENT, None), meta.pop(TRACESTATE, None), meta.pop(BAGGAGE, None)
-        )
     if not meta:
         del params["_meta"]
     return envelope
@@ -160,28 +176,6 @@ def client_of(value: object) -> Client:
         name[:128] if isinstance(name, str) else "",
         version[:64] if isinstance(version, str) else "",
     )
-
-
-def _open(envelope: Envelope, key: str, value: object, *, strict: bool) -> None:
-    if key == PROTOCOL_VERSION:
-        if isinstance(value, str):
-            envelope.protocol_version = value
-        elif strict:
-            raise invalid_params(f"params._meta[{PROTOCOL_VERSION!r}] is a string")
-    elif key == CLIENT_CAPABILITIES:
-        if isinstance(value, dict):
-            envelope.capabilities = cast("JsonObject", value)
-        elif strict:
-            raise invalid_params(f"params._meta[{CLIENT_CAPABILITIES!r}] is an object")
-    elif key == CLIENT_INFO:
-        # Display only, and only SHOULD be sent: never a reason to refuse.
-        envelope.client = client_of(value)
-    elif key == LOG_LEVEL:
-        if isinstance(value, str) and value in LOG_LEVELS:
-            envelope.log_level = value
-        elif strict:
-            levels = ", ".join(LOG_LEVELS)
-            raise invalid_params(f"params._meta[{LOG_LEVEL!r}] is one of {levels}")
 
 
 def _progress(value: object) -> RequestId | None:

@@ -165,13 +165,16 @@ def error_of(raw: Buffer) -> RpcError:
     return RpcError(read.code, read.message, None if read.data is msgspec.UNSET else read.data)
 
 
-def id_of(value: Json) -> RequestId | None:
-    """The id of a decoded message if it is one that MCP allows, else ``None``."""
-    if isinstance(value, dict):
-        found = value.get("id")
-        if isinstance(found, str) or (isinstance(found, int) and not isinstance(found, bool)):
-            return found
+def as_id(value: object) -> RequestId | None:
+    """A decoded value if it can be a request's id: an integer or a string, else ``None``."""
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
     return None
+
+
+def id_of(message: Json) -> RequestId | None:
+    """The id of a decoded message if it is one that MCP allows, else ``None``."""
+    return as_id(message.get("id")) if isinstance(message, dict) else None
 
 
 def id_from_ends(head: bytes, tail: bytes) -> RequestId | None:

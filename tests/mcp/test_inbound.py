@@ -103,10 +103,10 @@ def test_each_check_comes_before_the_next() -> None:
     next_fault(-32022, "Unsupported protocol version")
     body["params"]["_meta"][P + "protocolVersion"] = "2026-07-28"
     headers["MCP-Protocol-Version"] = "2026-07-28"
-    next_fault(-32602, "logLevel'] is one of")
-    body["params"]["_meta"][P + "logLevel"] = "info"
     next_fault(-32602, "clientCapabilities'] is an object")
     body["params"]["_meta"][P + "clientCapabilities"] = {}
+    next_fault(-32602, "logLevel'] is one of")
+    body["params"]["_meta"][P + "logLevel"] = "info"
     assert isinstance(inbound.modern(body, headers), Inbound)
 
 

@@ -195,3 +195,30 @@ def test_ids_of_decoded_messages() -> None:
     assert jsonrpc.id_of({"id": ""}) == ""
     for other in ({"id": True}, {"id": 1.0}, {"id": None}, {"id": []}, {}, [], None, "id"):
         assert jsonrpc.id_of(other) is None
+
+
+def test_values_that_can_be_ids() -> None:
+    for value in (0, -1, 10**30, "", "a"):
+        assert jsonrpc.as_id(value) == value
+    for other in (True, False, None, 1.0, [], {}):
+        assert jsonrpc.as_id(other) is None
+
+
+def test_the_id_of_a_message_of_which_only_the_ends_are_known() -> None:
+    ends = jsonrpc.id_from_ends
+    assert ends(b'{"jsonrpc":"2.0","id":5,"result":{"a', b"") == 5
+    assert ends(b' { "id" : "a\\"b" , "jsonrpc"', b"") == 'a"b'
+    assert ends(b'data: {"id":-7,"result":', b"") == -7
+    assert ends(b'{"result":{"id":5,', b'xx"},"id":7}') == 7
+    assert ends(b'{"result":{"id":5,', b'xx"}, "id": "s" , "jsonrpc":"2.0" }\r\n') == "s"
+
+
+def test_nothing_inside_of_a_payload_passes_for_the_id() -> None:
+    ends = jsonrpc.id_from_ends
+    assert ends(b'{"result":{"id":5,', b'"id":6}}') is None
+    assert ends(b'{"jsonrpc":"2.0","result":{"id":5,', b'x"]}}') is None
+    assert ends(b'{"a":{"jsonrpc":"2.0","id":5,', b'"id":6,"x":1}') is None
+    assert ends(b'{"jsonrpc":"2.0","id":5.5,', b'"id":null}') is None
+    assert ends(b'{"jsonrpc":"2.0","id":true,', b"") is None
+    assert ends(b'{"jsonrpc":"2.0","id":' + b"1" * 200, b"") is None
+    assert ends(b"", b"") is None
