@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,12 @@ class Faults:
         self.found: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        """Keep it; the same fault told twice (an anchor used twice) is kept once."""
+        """Keep it; the same fault told twice (an anchor used twice) is kept once.
+
+        What a file says (a path, a variable's name) may be in the message, so that nothing in
+        it may steer a terminal.
+        """
+        fault = dataclasses.replace(fault, message=printable(fault.message))
         if len(self.found) < MOST_FAULTS and fault not in self.found:
             self.found.append(fault)
 
@@ -67,5 +73,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def shown(word: str) -> str:
     """A key of a stranger's file, cut and with nothing that could steer a terminal."""
-    cut = word if len(word) <= 60 else word[:60] + "…"
-    return "".join(c if c.isprintable() else "?" for c in cut)
+    return printable(word if len(word) <= 60 else word[:60] + "…")
+
+
+def printable(text: str) -> str:
+    """The text with ``?`` for what is no visible character."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -29,7 +29,7 @@ def load(
 ) -> Config:
     """See :func:`sidecar.config.load`."""
     faults = Faults()
-    folder = Path.cwd()
+    folder = _working_folder()
     file = path if path is None else folder / path
     base = folder if file is None else file.parent
     context = Context(str(path or "(defaults)"), base, environ, faults, check_secrets)
@@ -51,6 +51,14 @@ def load(
     _check(got, config, named, overridden=listen is not None)
     faults.raise_any()
     return config
+
+
+def _working_folder() -> Path:
+    """Where relative paths of the command line begin; the root when the folder was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")
 
 
 def read(

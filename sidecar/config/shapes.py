@@ -263,17 +263,24 @@ def size(least: int, most: int) -> Text[int]:
 
 
 class Address(Shape[Listen | None]):
-    """A listen address; ``off`` is ``None``."""
+    """A listen address; ``off`` is ``None``. ``unix`` says whether it may be a socket's path."""
+
+    def __init__(self, *, unix: bool = True) -> None:
+        self._unix = unix
 
     def read(self, node: Node, at: At) -> Listen | Bad | None:
         if isinstance(node, Scalar) and (node.value is False or node.value == "off"):
             return None
         if isinstance(node, Scalar) and isinstance(node.value, int):
             return at.fault(node, "a port alone; name the address too, such as 127.0.0.1:8808")
-        return Text("an address such as 127.0.0.1:8808", values.listen, {}).read(node, at)
+        address = Text("an address such as 127.0.0.1:8808", values.listen, {}).read(node, at)
+        if isinstance(address, Listen) and address.path is not None and not self._unix:
+            return at.fault(node, "cannot be a unix socket; write an address with a port")
+        return address
 
     def schema(self) -> Schema:
-        pattern = r"^(?:unix:/.+|(?:\[[0-9A-Fa-f:.%]+\]|[^:\[\]*/]+):[0-9]{1,5}|off)$"
+        unix = "unix:/.+|" if self._unix else ""
+        pattern = rf"^(?:{unix}(?:\[[0-9A-Fa-f:.%]+\]|[^:\[\]*/]+):[0-9]{{1,5}}|off)$"
         return {"anyOf": [{"type": "string", "pattern": pattern}, {"const": False}]}
 
 

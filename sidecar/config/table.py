@@ -175,7 +175,10 @@ class Health:
     """Fields of ``health``."""
 
     LISTEN = Field(
-        "listen", Address(), Config().health, "/livez, /readyz and nothing else; off for none."
+        "listen",
+        Address(unix=False),
+        Config().health,
+        "/livez, /readyz and nothing else; off for none.",
     )
 
 

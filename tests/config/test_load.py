@@ -28,7 +28,7 @@ from tests.config.conftest import Load, Told
 ALL = """\
 name: desk
 listen: "[::1]:0"
-health: {listen: unix:/run/health.sock}
+health: {listen: "0.0.0.0:8810"}
 admin: {listen: 127.0.0.1:8809, token_file: operator}
 separator: "--"
 servers:
@@ -78,7 +78,7 @@ def test_every_key(good: Load, tmp_path: Path) -> None:
         name="desk",
         path=tmp_path / "sidecar.yaml",
         listen=Listen("::1", 0),
-        health=Listen(path=Path("/run/health.sock")),
+        health=Listen("0.0.0.0", 8810),
         admin=AdminConfig(Listen("127.0.0.1", 8809), SecretRef(from_file=tmp_path / "operator")),
         separator="--",
         servers={
@@ -302,6 +302,10 @@ limits: {depth: 0, body: 4TB, speed: 1}
         (
             "listen: 10.1.2.3:8808\nauth: {none: true}",
             "1:9: listen: 10.1.2.3:8808 can be reached",
+        ),
+        (
+            "health: {listen: unix:/run/a.sock}",
+            "1:18: health.listen: cannot be a unix socket; write an address with a port",
         ),
         (
             "health: {listen: 127.0.0.1:8808}",

@@ -95,6 +95,13 @@ def test_a_template_has_one_place_for_the_secret(told: Told) -> None:
         ]
 
 
+def test_no_name_steers_a_terminal(told: Told) -> None:
+    text = 'servers: {a: {command: [a], env: {A: {from_env: "\\e[2J\u202e"}}}}'
+    assert told(text) == [
+        "sidecar.yaml:1:38: servers.a.env.A: the environment variable ?[2J? is not set"
+    ]
+
+
 def test_misspelt_references_are_told(told: Told) -> None:
     faults = told("servers: {a: {command: [a], env: {A: {fromenv: T}}}}")
     assert faults[1:] == [
