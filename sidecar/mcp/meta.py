@@ -34,6 +34,7 @@ TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
 # Version 00 ends with the flags; later ones may go on after a dash; ff is not a version.
+_NOBODY = Client()
 _IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 _TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[\x21-\x7e]*)?")
 _TRACE_TEXT = re.compile(r"[\x20-\x7e]*")
@@ -51,7 +52,7 @@ class Envelope:
 
     protocol_version: str | None = None
     capabilities: JsonObject | None = None
-    client: Client = Client()
+    client: Client = _NOBODY
     log_level: str | None = None
     progress: RequestId | None = None
     trace: TraceContext = NO_TRACE

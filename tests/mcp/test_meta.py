@@ -63,12 +63,10 @@ def test_an_empty_meta_goes() -> None:
     assert meta.take({}) == Envelope()
 
 
-@given(
-    st.dictionaries(
-        TEXT.filter(lambda key: not key.startswith(("io.modelcontextprotocol/", "sidecar/"))),
-        VALUES,
-    )
-)
+NAMED = ("io.modelcontextprotocol/", "sidecar/", "progressToken", "trace", "baggage")
+
+
+@given(st.dictionaries(TEXT.filter(lambda key: not key.startswith(NAMED)), VALUES))
 @example({"Sidecar/x": 1, "xsidecar/": 2, "io.modelcontextprotocol": 3, "traceParent": 4})
 def test_what_is_not_named_is_not_touched(vendors: dict[str, object]) -> None:
     params: dict[str, object] = {"a": 1, "_meta": {**copy.deepcopy(vendors), "progressToken": 5}}

@@ -132,6 +132,40 @@ def test_a_key_twice_is_refused_wherever_it_is(data: st.DataObject) -> None:
         json.decode_request(text.encode())
 
 
+class KeyTwice(Exception):
+    pass
+
+
+def pairs(found: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(found)) != len(found):
+        raise KeyTwice
+    return dict(found)
+
+
+# Few keys, full of what a reader of strings could trip over, so that many come twice.
+TRICKY = st.sampled_from(["a", ":", '"', '":', "\\", '\\"', '\\\\":', "a:b", "{", "", "\u00e4"])
+
+
+def spelled(value: Any) -> st.SearchStrategy[str]:
+    """JSON texts in which objects are lists of pairs, so that keys can come twice."""
+    pair = st.tuples(TRICKY, value)
+    listed = st.lists(pair, max_size=3).map(
+        lambda found: "{" + ",".join(f"{stdlib.dumps(k)} :{v}" for k, v in found) + "}"
+    )
+    return listed | st.lists(value, max_size=3).map(lambda found: "[" + ", ".join(found) + "]")
+
+
+@given(st.recursive(TRICKY.map(stdlib.dumps) | st.just("1"), spelled, max_leaves=12))
+def test_a_key_twice_is_found_like_by_one_who_reads_every_pair(text: str) -> None:
+    try:
+        expected = stdlib.loads(text, object_pairs_hook=pairs)
+    except KeyTwice:
+        with pytest.raises(BadJson, match="the same key twice"):
+            json.decode_request(text.encode())
+    else:
+        assert same(json.decode_request(text.encode()), expected)
+
+
 def test_the_same_key_in_two_objects_is_fine() -> None:
     data = b'{"a":{"a":[{"a":1},{"a":2}]},"b":{"a":"a:a:"}}'
     assert json.decode_request(data) == {"a": {"a": [{"a": 1}, {"a": 2}]}, "b": {"a": "a:a:"}}
