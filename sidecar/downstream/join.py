@@ -96,7 +96,7 @@ class Joined:
         if method == "notifications/cancelled" and not self._legacy:
             # The stateless era has no cancel message on HTTP: closing the request is the cancel.
             params = json.decode(message.params) if message.params is not None else {}
-            wanted = jsonrpc.id_of(params.get("requestId")) if isinstance(params, dict) else None
+            wanted = jsonrpc.as_id(params.get("requestId")) if isinstance(params, dict) else None
             if wanted is not None and (task := self._running.get(wanted)) is not None:
                 task.cancel()
             return
