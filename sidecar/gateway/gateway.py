@@ -92,7 +92,11 @@ class Gateway:
         """
         handler = self._handlers.get(method)
         if handler is not None:
-            return await handler(params, caller)
+            try:
+                return await handler(params, caller)
+            except Unroutable as failure:
+                self._missed(method, caller, failure)
+                raise
         if method in KIND:
             return await self._list(method, params, caller)
         raise method_not_found(method)
@@ -113,6 +117,10 @@ class Gateway:
         finally:
             span.end(error)
 
+    def _missed(self, method: str, caller: Caller, failure: Unroutable) -> None:
+        """A request that led to no call leaves a span all the same."""
+        self._tracer.start(method, "server", caller.trace).end(failure.reason)
+
     async def _ping(self, params: JsonObject, caller: Caller) -> Fields:
         return {}
 
@@ -122,7 +130,12 @@ class Gateway:
         """``tools/call`` by name, for REST; ``separator`` is the caller's own between the
         server and the tool. Raises as ``request``."""
         params: JsonObject = {"name": name, "arguments": arguments}
-        return await self._requests.call_tool(params, caller, _separator(separator))
+        separator = _separator(separator)
+        try:
+            return await self._requests.call_tool(params, caller, separator)
+        except Unroutable as failure:
+            self._missed("tools/call", caller, failure)
+            raise
 
     async def call_block(
         self, block: JsonObject, caller: Caller, *, separator: str | None = None
@@ -220,7 +233,7 @@ class Gateway:
         before = self._roster.slots
         gone = self._roster.place(servers)
         for name, slot in self._roster.slots.items():
-            if name in before and before[name] is not slot:
+            if before.get(name) is not slot:
                 self._watches.restore(slot)
         for name in before.keys() - self._roster.slots.keys():
             self._lists.forget(name)

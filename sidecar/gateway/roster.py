@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sidecar.catalog import Catalog, Entry, Shelf, View
 from sidecar.config import ServerConfig
@@ -17,13 +17,14 @@ log = logging.getLogger("sidecar.gateway")
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One server's place. ``settled`` once its first attempt has succeeded or failed."""
+    """One server's place. ``settled`` once its first attempt has succeeded or failed; until
+    ``patience`` (on the loop's clock) lists wait for that, by ``waiter``."""
 
     upstream: Upstream
     config: ServerConfig
     settled: bool = False
     waiter: asyncio.Task[None] | None = None
-    patience: float | None = field(default=None)
+    patience: float = 0.0
 
     @property
     def name(self) -> str:
@@ -136,21 +137,21 @@ class Roster:
         The patience with a server begins with the first list that needs it and is spent once:
         one that hangs delays nobody again and again.
         """
-        pending = [slot for slot in self.visible(view) if not slot.settled]
-        if not pending:
-            return
         loop = asyncio.get_running_loop()
         now = loop.time()
+        waiters: list[asyncio.Task[None]] = []
         until = now
-        for slot in pending:
-            if slot.patience is None:
-                slot.patience = now + self.list_wait
-            until = max(until, slot.patience)
+        for slot in self.visible(view):
+            if slot.settled:
+                continue
             if slot.waiter is None:
                 slot.waiter = loop.create_task(_settle(slot))
-        waiters = [slot.waiter for slot in pending if slot.waiter is not None]
-        # Also with no patience left, one turn of the loop: it may just have settled.
-        await asyncio.wait(waiters, timeout=until - now)
+                slot.patience = now + self.list_wait
+            if slot.patience > now:
+                until = max(until, slot.patience)
+                waiters.append(slot.waiter)
+        if waiters:
+            await asyncio.wait(waiters, timeout=until - now)
 
     def unavailable(self, view: View) -> list[JsonObject]:
         """The visible servers that are missing from lists now: ``[{server, state}]``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 from sidecar.gateway.chores import Chores
 from sidecar.gateway.roster import Roster, Slot
 from sidecar.mcp.errors import invalid_params
-from sidecar.model import Caller
+from sidecar.model import Caller, Unavailable
 from sidecar.ports.upstream import Upstream
 
 MOST = 1000
@@ -121,12 +122,16 @@ class Watches:
             self._drop(upstream, uri, watch.caller)
 
     async def end(self, watch: Watch, uri: str, caller: Caller) -> None:
-        """Unsubscribe wherever it is watched; a URI that nobody watches is nothing to end."""
+        """Unsubscribe wherever it is watched; a URI that nobody watches is nothing to end.
+
+        It has ended for the client even where the server cannot be told.
+        """
         for server, watched in [key for key in watch.uris if key[1] == uri]:
             del watch.uris[server, watched]
             slot = self._roster.slots.get(server)
             if slot is not None:
-                await slot.upstream.unsubscribe(uri, caller)
+                with contextlib.suppress(Unavailable):
+                    await slot.upstream.unsubscribe(uri, caller)
 
     def stop(self, listener: object) -> None:
         """A listener is gone: end what it watched, without waiting."""
@@ -169,7 +174,8 @@ class Watches:
     # -------------------------------------------------------------------- coming and going
 
     def restore(self, slot: Slot) -> None:
-        """A server took the place of one with its name: ask it what its predecessor was asked."""
+        """A server came, maybe in the place of one with its name: ask it what clients asked of
+        that one."""
         watches = [session.watch for session in self._sessions.values()]
         for watch in watches + list(self._listeners.values()):
             for server, uri in watch.uris:
