@@ -40,6 +40,8 @@ _KILL_WAIT = 1.5
 """Seconds that killed processes get to vanish; only one stuck in the kernel needs longer."""
 _FRESH = 0.05
 """Seconds: how old a look at the process table may be when nothing has happened since."""
+_SETTLE = 0.01
+"""Seconds between the exit of a child and the look for what it left."""
 _SETPRIV = ("/usr/bin/setpriv", "/bin/setpriv")
 
 
@@ -142,9 +144,13 @@ class Child:
         self.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._exited.wait(), grace)
-        if await self._gone(0):
+        exited = time.monotonic()
+        # Its children saw the same end of stdin; and many that end at once share one look.
+        await asyncio.sleep(_SETTLE)
+        left = self._tree.living(exited)
+        if self._returncode is not None and not left:
             return True
-        processes.terminate(self._tree.living() or [self.pid])
+        processes.terminate(left or [self.pid])
         if await self._gone(grace):
             return True
         count = self._kill()

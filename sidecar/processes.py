@@ -20,7 +20,7 @@ LINUX = sys.platform == "linux"
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
-_FREEZE_ROUNDS = 50
+_FREEZE_ROUNDS = 200
 """A tree that still forks faster than it is stopped after this many looks is killed as it is."""
 
 closing = False
@@ -84,23 +84,36 @@ def table(since: float | None = None) -> Table:
     children that end at once look at the same few.
     """
     global _last  # noqa: PLW0603
-    if since is not None and _last[0] >= since:
-        return _last[1]
-    now = time.monotonic()
+    if since is None or _last[0] < since:
+        now = time.monotonic()
+        _last = (now, _newcomers({}))
+    return _last[1]
+
+
+def _newcomers(known: Table) -> Table:
+    """A table for which only processes not in ``known`` were looked at: ten times faster."""
     try:
         names = os.listdir("/proc")
     except OSError:
         return {}
-    found = (read(int(name)) for name in names if name.isdigit())
-    result = {process.pid: process for process in found if process is not None}
-    _last = (now, result)
+    result: Table = {}
+    for name in names:
+        if name.isdigit():
+            pid = int(name)
+            process = known.get(pid) or read(pid)
+            if process is not None:
+                result[pid] = process
     return result
 
 
 def descendants(pid: int) -> list[int]:
     """The living descendants of ``pid``, without itself, parents before their children."""
+    return _descendants(pid, table())
+
+
+def _descendants(pid: int, now: Table) -> list[int]:
     by_parent: dict[int, list[Process]] = {}
-    for process in table().values():
+    for process in now.values():
         by_parent.setdefault(process.parent, []).append(process)
     found: list[int] = []
     queue = [pid]
@@ -127,7 +140,10 @@ class Tree:
 
     def living(self, since: float | None = None) -> list[int]:
         """Look again (see ``table``): the members that live, the root among them."""
-        now = table(since)
+        return self.members(table(since))
+
+    def members(self, now: Table) -> list[int]:
+        """The members that live according to a table; which they were is remembered."""
         members = {
             pid
             for pid, started in self._known.items()
@@ -160,13 +176,14 @@ class Tree:
 
 
 class Below(Tree):
-    """Everything below this process. With ``subreap`` on nothing can leave it."""
+    """Everything below a process, that one and ourselves excluded.
 
-    def __init__(self) -> None:
-        super().__init__(os.getpid())
+    When it is a subreaper nothing can leave it.
+    """
 
-    def living(self, since: float | None = None) -> list[int]:
-        return descendants(self.root)
+    def members(self, now: Table) -> list[int]:
+        us = os.getpid()
+        return [pid for pid in _descendants(self.root, now) if pid != us]
 
 
 def send(pids: list[int], number: int) -> None:
@@ -189,9 +206,14 @@ def kill(tree: Tree) -> int:
     forks no more, so none can slip away between the look and the kill.
     """
     stopped: set[int] = set()
+    now: Table = {}
+    quiet = 0
     for _ in range(_FREEZE_ROUNDS):
-        new = [pid for pid in tree.living() if pid not in stopped]
-        if not new:
+        now = _newcomers(now)
+        new = [pid for pid in tree.members(now) if pid not in stopped]
+        # Twice: in the middle of a look one may exit unseen and leave another behind it.
+        quiet = 0 if new else quiet + 1
+        if quiet == 2:
             break
         send(new, signal.SIGSTOP)
         stopped.update(new)
@@ -233,28 +255,30 @@ def hide() -> bool:
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
-_seen: tuple[int, int] | None = None
+_unclaimed: set[tuple[int, int]] = set()
 
 
-def reap_adopted() -> int | None:
-    """Collect one orphan that died in our care; its pid, or ``None``. Call it now and then.
+def reap_adopted() -> list[int]:
+    """Collect orphans that died in our care; their pids. Call it now and then.
 
-    A dead child that somebody of ours started looks the same, so only one that nobody has
-    claimed and that was found dead at the previous call as well is taken.
+    A dead child that somebody of ours started looks the same, so only those are taken that
+    nobody has claimed and that were found dead at the previous call as well.
     """
-    global _seen  # noqa: PLW0603
+    global _unclaimed  # noqa: PLW0603
     try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return []
     except OSError:
-        found = None
-    process = None if found is None else read(found.si_pid)
-    if process is None or process.pid in claimed:
-        _seen = None
-        return None
-    if _seen != (process.pid, process.started):
-        _seen = (process.pid, process.started)
-        return None
-    _seen = None
-    with contextlib.suppress(OSError):
-        os.waitpid(process.pid, os.WNOHANG)
-    return process.pid
+        return []
+    us = os.getpid()
+    dead = {
+        (process.pid, process.started)
+        for process in table().values()
+        if process.parent == us and process.dead and process.pid not in claimed
+    }
+    taken = [pid for pid, started in dead & _unclaimed]
+    for pid in taken:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
+    _unclaimed = dead
+    return taken

@@ -53,7 +53,8 @@ _SI_KERNEL = 0x80
 def supervise() -> int | None:
     """Fork. ``None`` in the worker, which goes on; in the parent its exit status at the end.
 
-    A worker ended by signal n gives 128 + n, one that ignored two interrupts 130. Call it before any thread is started.
+    A worker ended by signal n gives 128 + n, one that ignored two interrupts 130. Call it
+    before any thread is started.
     """
     processes.hide()
     processes.subreap()
@@ -186,12 +187,20 @@ def end_descendants(grace: float, *, wait: Callable[[float], bool]) -> None:
 
     ``wait(seconds)`` reaps what has died and says whether to skip the rest of the grace.
     """
-    below = processes.Below()
+    below = processes.Below(os.getpid())
+    _ask(below, grace, wait)
+    _kill(below, wait)
+
+
+def _ask(below: processes.Below, grace: float, wait: Callable[[float], bool]) -> None:
     processes.terminate(below.living())
     until = time.monotonic() + grace
     while below.living() and time.monotonic() < until:
         if wait(_TICK):
             break
+
+
+def _kill(below: processes.Below, wait: Callable[[float], bool]) -> None:
     until = time.monotonic() + _KILL_WAIT
     while processes.kill(below) and time.monotonic() < until:
         wait(_TICK)
@@ -205,7 +214,7 @@ def install_orphan_guard(pipe: int) -> None:
 
     The thread needs neither the event loop nor the main thread, only the interpreter now and
     then, so a loop that is blocked does not keep it from ending the tree. It also reaps orphans
-    that died in the worker's care.
+    that died in the worker's care. ``supervise`` calls this.
     """
     _thread.start_new_thread(_guard, (pipe,))
 
@@ -216,15 +225,38 @@ def _guard(pipe: int) -> None:
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     while not poll.poll(_REAP_EVERY * 1000):
-        while processes.reap_adopted() is not None:
-            pass
+        processes.reap_adopted()
     processes.closing = True
-    with contextlib.suppress(OSError):
-        os.write(2, b"sidecar: the supervisor was killed; ending everything\n")
     try:
-        end_descendants(ORPHAN_GRACE, wait=_sleep)
+        with contextlib.suppress(OSError):
+            os.write(2, b"sidecar: the supervisor was killed; ending everything\n")
+        _ask(processes.Below(os.getpid()), ORPHAN_GRACE, _sleep)
+        _kill_all_and_us()
     finally:
         os._exit(128 + signal.SIGKILL)
+
+
+def _kill_all_and_us() -> None:
+    """The main thread may still start processes, so somebody else has to stop it first.
+
+    A fork that runs nothing but this: it stops the worker, kills what is below it, and the
+    worker last, when nothing can slip away any more.
+    """
+    worker = os.getpid()
+    below = processes.Below(worker)
+    try:
+        killer = os.fork()
+    except OSError:  # no process to be had: the best that can be done from inside
+        _kill(below, _sleep)
+        return
+    if killer == 0:
+        try:
+            os.kill(worker, signal.SIGSTOP)
+            _kill(below, _sleep)
+            os.kill(worker, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    time.sleep(2 * _KILL_WAIT)
 
 
 def _sleep(seconds: float) -> bool:

@@ -45,7 +45,7 @@ class _Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("the answer had begun")
         text = "internal error\n" if status >= 500 else "this is not a valid HTTP request\n"
-        response = web.Response(status=status, text=text)
+        response = web.Response(status=status, text=text, headers={"Server": "sidecar"})
         response.force_close()
         return response
 

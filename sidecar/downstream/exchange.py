@@ -9,7 +9,7 @@ from aiohttp import web
 
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.frames import Frames, weight_of
-from sidecar.downstream.replies import json_reply
+from sidecar.downstream.replies import empty, json_reply
 from sidecar.downstream.running import Answer, Crowd, InFlight, Running
 from sidecar.mcp import shape
 from sidecar.mcp.errors import http_status
@@ -24,6 +24,7 @@ SSE_HEADERS: Mapping[str, str] = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
+    "Server": "sidecar",
 }
 
 
@@ -105,7 +106,7 @@ class Exchange(Running):
             raise
         answer = self.answer()
         if answer is None:
-            return web.Response(status=202)
+            return empty(202)
         return json_reply(answer.body, self._status(answer))
 
     def _status(self, answer: Answer) -> int:

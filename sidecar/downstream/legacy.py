@@ -11,7 +11,7 @@ from sidecar.downstream.accept import Accepts, accepts
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.exchange import SSE_HEADERS, Exchange
 from sidecar.downstream.filters import render
-from sidecar.downstream.replies import Refusal, json_reply, refused
+from sidecar.downstream.replies import Refusal, empty, json_reply, refused
 from sidecar.downstream.session import Opening
 from sidecar.downstream.sessions import HttpSession
 from sidecar.downstream.state import State
@@ -55,7 +55,7 @@ class Legacy:
         if isinstance(message, Reply):
             # Nothing is asked of clients yet, so there is nothing that it could answer.
             self._session(request, grant, server)
-            return web.Response(status=202)
+            return empty(202)
         if message.method == "initialize" and message.id is not None:
             return self._initialize(request, grant, server, message, wanted)
         session = self._session(request, grant, server, message)
@@ -64,7 +64,7 @@ class Legacy:
             return refused(rejection_, message.id, 400)
         if message.id is None:
             session.notified(message.method, message.params)
-            return web.Response(status=202)
+            return empty(202)
         return await self._answer(request, session, message, wanted)
 
     async def _answer(
@@ -141,7 +141,7 @@ class Legacy:
     ) -> web.StreamResponse:
         """The client is done with its session."""
         self._state.sessions.end(self._session(request, grant, server), "deleted by the client")
-        return web.Response(status=200)
+        return empty(200)
 
     def _session(
         self,

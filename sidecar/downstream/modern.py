@@ -9,7 +9,7 @@ from sidecar.downstream.accept import accepts
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.exchange import Exchange
 from sidecar.downstream.filters import LISTEN, Filter, acknowledgement, listened, render
-from sidecar.downstream.replies import Refusal, refused
+from sidecar.downstream.replies import Refusal, empty, refused
 from sidecar.downstream.state import State
 from sidecar.downstream.stream import Stream
 from sidecar.mcp import errors, inbound
@@ -44,7 +44,7 @@ class Modern:
             return refused(rejection, rejection.id, rejection.status)
         id_ = message.id
         if id_ is None:
-            return web.Response(status=202)
+            return empty(202)
         if server is not None and not self._state.gateway.sees(
             server, self._caller(grant, server, message, no_notify)
         ):

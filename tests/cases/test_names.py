@@ -32,7 +32,6 @@ ODD = (
     "with space",
     "emoji 🦊",
     "a:b",
-    "",
     "_",
     "-",
     "a__b",

@@ -354,5 +354,5 @@ async def running(
 async def until(condition: Callable[[], object], timeout: float = 3.0) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(timeout):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  whatever it is, it has no event
             await asyncio.sleep(0.005)

@@ -263,9 +263,10 @@ class Compiler:
         return placed(comprehension.comprehension(loop, step), node.span)
 
     def _bind(self, node: Bind, scope: Scope) -> Code:
-        init = self.compile(node.init, scope)
         slot = new_slot()
-        return comprehension.bind(slot, init, self.compile(node.body, {**scope, node.name: slot}))
+        self._lazy[slot] = comprehension.memoised(slot, self.compile(node.init, scope))
+        body = self.compile(node.body, {**scope, node.name: slot})
+        return comprehension.scoped((slot,), body)
 
     def _block(self, node: Block, scope: Scope) -> Code:
         inner: dict[str, int] = dict(scope)
@@ -275,7 +276,7 @@ class Compiler:
             self._lazy[slot] = comprehension.memoised(slot, self.compile(part, inner))
             inner[f"{INDEX_PREFIX}{i}"] = slot
             slots.append(slot)
-        return comprehension.block(slots, self.compile(node.body, inner))
+        return comprehension.scoped(slots, self.compile(node.body, inner))
 
     def _opt_map(self, node: OptMap, scope: Scope) -> Code:
         target = self.compile(node.target, scope)

@@ -214,16 +214,6 @@ def _transform_entries(loop: Loop, step: Code) -> Code:
 # ---------------------------------------------------------------------- bind, block, optMap
 
 
-def bind(slot: int, init: Code, body: Code) -> Code:
-    """``cel.bind(name, init, body)``."""
-
-    def run(frame: Frame) -> Value:
-        frame[slot] = init(frame)
-        return body(frame)
-
-    return run
-
-
 class _Failed:
     """A memoised error."""
 
@@ -255,8 +245,8 @@ def memoised(key: str | int, code: Code) -> Code:
     return run
 
 
-def block(slots: Sequence[int], body: Code) -> Code:
-    """``cel.block([…], body)``: forgets what the slots held in an earlier round."""
+def scoped(slots: Sequence[int], body: Code) -> Code:
+    """``cel.bind`` and ``cel.block``: forgets what the slots held in an earlier round."""
     keys_of_slots = tuple(slots)
 
     def run(frame: Frame) -> Value:

@@ -250,9 +250,13 @@ def keys(value: dict[Value, Value]) -> list[Value]:
 
 
 def contains(container: Value, item: Value, budget: Budget) -> bool:
-    """``item in container`` for lists (by equality) and maps (by key)."""
+    """``item in container`` for lists (by equality) and maps (by key).
+
+    Raises:
+        EvalError: the container is neither, or a map could never have such a key.
+    """
     kind = type(container)
-    if kind is dict:
+    if kind is dict and type(item) in _KEY_LIKE:
         return lookup_key(item) in container
     if kind is not list:
         raise no_overload("in", item, container)
@@ -260,6 +264,9 @@ def contains(container: Value, item: Value, budget: Budget) -> bool:
     if type(item) is str:
         return item in container
     return any(equal(item, other, budget) for other in container)
+
+
+_KEY_LIKE: Final = frozenset((str, bool, int, UInt, float))
 
 
 def is_zero(value: Value) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Final, TypeAlias
 
@@ -48,6 +49,7 @@ _DOUBLE: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _LONGEST_NUMBER: Final = 1000
+_PRECISION: Final = 6
 _TRUE: Final = frozenset(("1", "t", "true", "T", "TRUE", "True"))
 _FALSE: Final = frozenset(("0", "f", "false", "F", "FALSE", "False"))
 
@@ -121,16 +123,29 @@ def _bool_of_string(_: Budget, text: str) -> bool:
 
 
 def format_double(value: float) -> str:
-    """A double in the shortest form that reads back as the same value."""
+    """A double in the shortest form that reads back as the same value, as C's ``%g``."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    text = repr(value)
-    if "e" in text:
-        mantissa, exponent = text.split("e")
-        return f"{mantissa.removesuffix('.0')}e{exponent}"
-    return text.removesuffix(".0")
+    sign, digits, point = _decimal(value)
+    exponent = point - 1
+    if exponent < -4 or exponent >= _PRECISION:
+        mantissa = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
+        return f"{sign}{mantissa}e{exponent:+03d}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    whole = digits[:point].ljust(point, "0")
+    return f"{sign}{whole}.{digits[point:]}" if len(digits) > point else f"{sign}{whole}"
+
+
+def _decimal(value: float) -> tuple[str, str, int]:
+    """Sign, shortest digits, and where the decimal point stands in them."""
+    parts = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(parts.exponent, int)
+    digits = "".join(map(str, parts.digits))
+    point = 1 if digits == "0" else len(digits) + parts.exponent
+    return "-" if parts.sign else "", digits, point
 
 
 def _string_of_int(_: Budget, value: Value) -> str:

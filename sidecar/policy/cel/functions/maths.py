@@ -60,9 +60,8 @@ def _rounding(name: str, call: Callable[[float], float]) -> Function:
 
 
 def _round_half_away(value: float) -> float:
-    if abs(value) >= 2.0**52:
-        return value
-    return math.copysign(math.floor(abs(value) + 0.5), value) if value else value
+    whole = float(math.trunc(value))
+    return whole + math.copysign(1.0, value) if abs(value - whole) >= 0.5 else whole
 
 
 def _test(name: str, call: Callable[[float], bool]) -> Function:
@@ -80,7 +79,7 @@ def _abs(_: Budget, value: int) -> int:
 
 def _sign(_: Budget, value: Value) -> Value:
     if type(value) is float:
-        return math.copysign(1.0, value) if value else value
+        return value if math.isnan(value) else float((value > 0) - (value < 0))
     return type(value)((value > 0) - (value < 0))
 
 

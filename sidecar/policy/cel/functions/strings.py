@@ -103,8 +103,6 @@ def _split(budget: Budget, text: str, separator: str, limit: int = -1) -> list[s
     budget.items(2 * pieces)
     if separator:
         return text.split(separator, pieces - 1)
-    if not text:
-        return []
     return [*text[: pieces - 1], text[pieces - 1 :]]
 
 
