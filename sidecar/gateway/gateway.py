@@ -171,6 +171,13 @@ class Gateway:
         """Whether there is such a server among what the caller's principal may use."""
         return server in self._roster.slots and View(caller.principal.servers).sees(server)
 
+    def tool(self, name: str, caller: Caller) -> Tool | None:
+        """The tool that this caller reaches under this name, ``None`` for none. Never waits."""
+        try:
+            return self._roster.tool(name, View.of(caller), None).tool
+        except Unroutable:
+            return None
+
     # ---------------------------------------------------------------- what a connection says
 
     def capabilities(self, caller: Caller) -> JsonObject:
