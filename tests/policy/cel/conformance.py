@@ -6,6 +6,7 @@ The files are not in this repository: they are looked for in ``$SIDECAR_CEL_SPEC
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -164,7 +165,7 @@ def tagged(value: Any) -> Any:
     """A value so that equal means equal in CEL's strictest sense: types count, NaN is NaN."""
     kind = type(value)
     if kind is float:
-        return ("double", "nan" if value != value else repr(value))
+        return ("double", "nan" if math.isnan(value) else repr(value))
     if kind is list:
         return ("list", tuple(tagged(item) for item in value))
     if kind is dict:
