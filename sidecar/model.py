@@ -303,20 +303,46 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class PolicyError:
-    """Why a decision failed closed. ``line`` and ``column`` are 1-based, 0 when not known."""
+    """Why a rule has no value. ``line`` and ``column`` are 1-based in ``file``, 0 when not known.
+
+    ``rule`` is the rule that failed, as in ``Decision.rules``. Nothing here quotes the input.
+    """
 
     kind: str
     line: int
     column: int
     message: str
+    rule: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What a result rule takes out of a result before it is answered.
+
+    A path leads from the result object (``structuredContent``, ``content`` …) to a value: a
+    string is a key, a number an index (negative from the end), ``None`` every key or index of
+    what is there. ``patterns`` are RE2 expressions, searched in every string of ``content`` and
+    ``structuredContent``. Both are put in place of ``replacement``. With neither paths nor
+    patterns the whole content goes.
+    """
+
+    rule: str
+    paths: tuple[tuple[str | int | None, ...], ...] = ()
+    patterns: tuple[str, ...] = ()
+    replacement: str = "[redacted]"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The one total answer of a policy.
 
-    ``rule`` decided, ``rules`` are all that matched; ``mode`` ``audit`` means that ``decision``
-    is what happens and ``would`` what an enforced policy would have said.
+    ``rule`` decided (``policy/id``, ``default`` or ``egress/why``), ``rules`` are all that
+    matched and are enforced, ``audited`` those that matched in audit mode. ``mode`` ``audit``
+    means that ``decision`` is what happens, and ``would`` what ``would_rule`` would have made
+    of it were every rule enforced. ``error`` is the first rule that failed, of either mode.
+    ``message`` may quote the input unless ``message_constant``: then it may be recorded.
+    ``labels`` and ``redactions`` are what result rules add and take out.
     """
 
     decision: Literal["allow", "deny", "ask"]
@@ -329,6 +355,10 @@ class Decision:
     would: Literal["allow", "deny", "ask"] | None = None
     error: PolicyError | None = None
     labels: tuple[str, ...] = ()
+    redactions: tuple[Redaction, ...] = ()
+    audited: tuple[str, ...] = ()
+    would_rule: str = ""
+    message_constant: bool = True
 
 
 @dataclass(frozen=True, slots=True)

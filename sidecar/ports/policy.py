@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sidecar.model import Decision, JsonObject, Phase
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFault:
-    """One thing wrong with a policy file. ``line`` and ``column`` are 1-based."""
+    """One thing wrong with a policy file. ``line`` and ``column`` are 1-based, 0 for the file.
+
+    ``rule`` is ``policy/id`` as far as known; ``code`` is the kind of fault, for machines.
+    """
 
     file: str
     line: int
@@ -20,13 +23,20 @@ class PolicyFault:
     rule: str
     message: str
     warning: bool = False
+    code: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        kind = "warning: " if self.warning else ""
+        rule = f"{self.rule}: " if self.rule else ""
+        return f"{where}: {kind}{rule}{self.message}"
 
 
 class PolicyErrors(Exception):
     """Every fault of a load, all at once."""
 
     def __init__(self, faults: Sequence[PolicyFault]) -> None:
-        super().__init__("; ".join(f"{f.file}:{f.line}:{f.column} {f.message}" for f in faults))
+        super().__init__("\n".join(map(str, faults)))
         self.faults = tuple(faults)
 
 
@@ -51,8 +61,25 @@ class Policy(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine is made with. ``default`` is the decision where no rule matches.
+
+    ``schemas`` gives the input schema of a tool (server, its own name for the tool), or
+    ``None``; an engine may check the names of arguments with it.
+    """
+
+    default: Literal["allow", "deny"] = "allow"
+    schemas: Callable[[str, str], JsonObject | None] | None = None
+
+
 class PolicyEngine(Protocol):
-    """Turns files into a policy."""
+    """Turns files into a policy.
+
+    An entry point of the group ``sidecar.policy_engines`` names what makes one: it is called
+    with ``EngineOptions``. What it makes is asked through ``sidecar.policy.guard``, so that
+    whatever it does wrong is a deny.
+    """
 
     def load(self, files: Sequence[Path]) -> Policy:
         """Compile and check every file.
