@@ -1,6 +1,6 @@
 """Names, merging, hints and formats: what all servers together offer. Pure."""
 
-from sidecar.catalog.catalog import Catalog, Diff
+from sidecar.catalog.catalog import Catalog, Diff, Untold
 from sidecar.catalog.names import catalog_name, matches
 from sidecar.catalog.pages import BadCursor, Page, Pages
 from sidecar.catalog.shelf import Entry, Kind, Shelf
@@ -16,6 +16,7 @@ __all__ = [
     "Page",
     "Pages",
     "Shelf",
+    "Untold",
     "View",
     "catalog_name",
     "matches",

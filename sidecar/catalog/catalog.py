@@ -11,13 +11,20 @@ from sidecar.catalog.pages import Page, Pages
 from sidecar.catalog.shelf import KINDS, Entry, Kind, Shelf
 from sidecar.catalog.views import EVERYTHING, View
 from sidecar.config import ServerConfig
-from sidecar.model import NOTHING, Entries, NoRoute, Tool, Unroutable
+from sidecar.model import NOTHING, Entries, NoRoute, Tool, Unavailable, Unroutable
 
 log = logging.getLogger("sidecar.catalog")
 
 _SERVER_LENGTH = 64
 _WARNED = 4096
 _NAMED = 8
+
+
+class Untold(Unavailable):
+    """A server that has never told what it has: nobody can say whether there is such a name."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(server, "it has not told yet what it has", ran="no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,7 @@ class Catalog:
 
         Raises:
             Unroutable: with a message that says what to do next.
+            Untold: the named server has never told what it has.
         """
         if view.server is not None:
             entry = self._own("tools", name, view)
@@ -179,7 +187,7 @@ class Catalog:
         return entry
 
     def route_prompt(self, name: str, view: View) -> Entry:
-        """The prompt of this name among what the view shows. Raises Unroutable."""
+        """The prompt of this name among what the view shows. Raises Unroutable, Untold."""
         entry: Entry | None
         if view.server is not None:
             entry = self._own("prompts", name, view)
@@ -254,11 +262,13 @@ class Catalog:
 
     # ----------------------------------------------------------------- what to say of a miss
 
-    def _lost(self, kind: Kind, name: str, view: View, separator: str) -> Unroutable:
+    def _lost(self, kind: Kind, name: str, view: View, separator: str) -> Unroutable | Untold:
         thing = "tool" if kind == "tools" else "prompt"
         unknown: NoRoute = "unknown_tool" if kind == "tools" else "unknown_prompt"
         shelves = self.shelves(view)
         if view.server is not None:
+            if not all(shelf.told for shelf in shelves):
+                return Untold(view.server)
             near = closest(name, (e.key for s in shelves for e in s.rows[kind]))
             return Unroutable(
                 unknown, f"server {view.server} has no {thing} {shown(name)}" + _perhaps(near)
@@ -289,6 +299,8 @@ class Catalog:
         for server, rest in _splits(name, separator):
             shelf = self._shelves.get(server)
             if shelf is not None and view.sees(server):
+                if not shelf.told:
+                    return Untold(server)
                 near = closest(name, labels([shelf])) or closest(name, labels(shelves))
                 return Unroutable(
                     unknown, f"server {server} has no {thing} {shown(rest)}" + _perhaps(near)

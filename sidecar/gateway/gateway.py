@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from sidecar.catalog import Catalog, View
+from sidecar.catalog import Catalog, Untold, View
 from sidecar.catalog.formats import FORMATS, BadBlock, read_block
 from sidecar.config import Config, ServerConfig
 from sidecar.events import Bus
@@ -93,13 +93,25 @@ class Gateway:
         handler = self._handlers.get(method)
         if handler is not None:
             try:
-                return await handler(params, caller)
-            except Unroutable as failure:
+                return await self._find(caller, lambda: handler(params, caller))
+            except (Unroutable, Untold) as failure:
                 self._missed(method, caller, failure)
                 raise
         if method in KIND:
             return await self._list(method, params, caller)
         raise method_not_found(method)
+
+    async def _find(self, caller: Caller, ask: Callable[[], Awaitable[Fields]]) -> Fields:
+        """Ask; and where that leads nowhere while servers have yet to tell what they have, wait
+        for them as a list does, and ask once more. A name needs no list before it is used."""
+        try:
+            return await ask()
+        except (Unroutable, Untold):
+            view = View.of(caller)
+            if self._roster.all_settled(view):
+                raise
+            await self._roster.settle(view)
+        return await ask()
 
     async def _list(self, method: str, params: JsonObject, caller: Caller) -> Fields:
         span = self._tracer.start(method, "server", caller.trace)
@@ -117,9 +129,10 @@ class Gateway:
         finally:
             span.end(error)
 
-    def _missed(self, method: str, caller: Caller, failure: Unroutable) -> None:
+    def _missed(self, method: str, caller: Caller, failure: Unroutable | Untold) -> None:
         """A request that led to no call leaves a span all the same."""
-        self._tracer.start(method, "server", caller.trace).end(failure.reason)
+        reason = failure.reason if isinstance(failure, Unroutable) else "unavailable"
+        self._tracer.start(method, "server", caller.trace).end(reason)
 
     async def _ping(self, params: JsonObject, caller: Caller) -> Fields:
         return {}
@@ -132,8 +145,10 @@ class Gateway:
         params: JsonObject = {"name": name, "arguments": arguments}
         separator = _separator(separator)
         try:
-            return await self._requests.call_tool(params, caller, separator)
-        except Unroutable as failure:
+            return await self._find(
+                caller, lambda: self._requests.call_tool(params, caller, separator)
+            )
+        except (Unroutable, Untold) as failure:
             self._missed("tools/call", caller, failure)
             raise
 
@@ -175,7 +190,7 @@ class Gateway:
         """The tool that this caller reaches under this name, ``None`` for none. Never waits."""
         try:
             return self._roster.tool(name, View.of(caller), None).tool
-        except Unroutable:
+        except (Unroutable, Untold):
             return None
 
     # ---------------------------------------------------------------- what a connection says

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.catalog import Catalog, Entry, Shelf, View
+from sidecar.catalog import Catalog, Entry, Shelf, Untold, View
 from sidecar.config import ServerConfig
 from sidecar.model import NOTHING, JsonObject, State, Unroutable
 from sidecar.ports.upstream import Upstream
@@ -105,12 +105,12 @@ class Roster:
         return entries is shelf.entries or entries is NOTHING
 
     def tool(self, name: str, view: View, separator: str | None) -> Entry:
-        """Route a tool's name. Raises Unroutable."""
+        """Route a tool's name. Raises Unroutable, Untold."""
         try:
             entry = self.catalog.route_tool(name, view, separator)
             if self.fresh(entry.server):
                 return entry
-        except Unroutable:
+        except (Unroutable, Untold):
             pass
         self.refresh()
         return self.catalog.route_tool(name, view, separator)
@@ -130,6 +130,10 @@ class Roster:
         return [slot for name, slot in self.slots.items() if view.sees(name)]
 
     # -------------------------------------------------------------------------- waiting
+
+    def all_settled(self, view: View) -> bool:
+        """Whether the first attempt of each visible server has ended."""
+        return all(slot.settled for slot in self.visible(view))
 
     async def settle(self, view: View) -> None:
         """Wait until the first attempt of each visible server has ended, at most ``list_wait``.

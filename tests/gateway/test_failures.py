@@ -250,3 +250,28 @@ async def test_late_tools_are_callable_without_listing_them(gateway: Gateway, se
     server.lists(offers(["late_tool"]))
     with pytest.raises(Unroutable):
         await gateway.request("tools/call", {"name": "s__early"}, caller())
+
+
+# ------------------------------------------------------- before a server has told what it has
+
+
+async def test_a_name_needs_no_list_before_it_is_used(gateway: Gateway, bus: Bus) -> None:
+    """The first call waits for the first attempt of its server, as a first list would."""
+    late = Scripted("late", state=State.CONNECTING, bus=bus)
+    gateway.attach(late, config("late"))
+    call = asyncio.create_task(gateway.request("tools/call", {"name": "late__x"}, caller()))
+    await asyncio.sleep(0.02)
+    assert not call.done()
+    late.becomes(State.READY, offers(["x"]))
+    assert "content" in await call
+
+
+async def test_a_server_that_never_told_is_unavailable_not_unknown(
+    gateway: Gateway, bus: Bus
+) -> None:
+    gateway.attach(Scripted("hang", state=State.CONNECTING, bus=bus), config("hang"))
+    for who in (caller(), caller(server="hang")):
+        name = "x" if who.server else "hang__x"
+        with pytest.raises(Unavailable) as failed:
+            await asyncio.wait_for(gateway.request("tools/call", {"name": name}, who), 1)
+        assert (failed.value.server, failed.value.ran) == ("hang", "no")
