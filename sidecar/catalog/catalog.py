@@ -251,6 +251,19 @@ class Catalog:
                 return entry
         return None
 
+    def owner(self, name: str, view: View, separator: str | None = None) -> str | None:
+        """The visible server that a tool's or prompt's name names, whether it has such or not."""
+        if view.server is not None:
+            servers = [view.server]
+        else:
+            servers = [server for server, _ in _splits(name, separator or self.separator)]
+        there = (s for s in servers if s in self._shelves and view.sees(s))
+        return next(there, None)
+
+    def lists_resource(self, uri: str, view: View) -> bool:
+        """Whether some visible server lists this very URI."""
+        return any(uri in shelf.by_key["resources"] for shelf in self.shelves(view))
+
     def separated(self, entry: Entry, view: View, separator: str) -> str:
         """The name of a tool under a caller's own separator: one that leads back to it, and
         fits a model API unless the separator itself does not."""

@@ -31,7 +31,13 @@ class Requests:
         """``tools/call``."""
         name = _text(params, "name")
         _object_or_absent(params, "arguments")
-        entry = self._roster.tool(name, View.of(caller), separator)
+        view = View.of(caller)
+        try:
+            entry = self._roster.tool(name, view, separator)
+        except Unroutable:
+            if not await self._told(name, view, caller, separator):
+                raise
+            entry = self._roster.tool(name, view, separator)
         call = Call(
             _new_id(),
             Kind.MCP,
@@ -48,7 +54,7 @@ class Requests:
         """``prompts/get``."""
         name = _text(params, "name")
         _object_or_absent(params, "arguments")
-        entry = self._prompt(name, caller)
+        entry = await self._prompt(name, caller)
         call = Call(
             _new_id(),
             Kind.PROMPT,
@@ -60,17 +66,30 @@ class Requests:
         )
         return await self._calls.run(call, caller)
 
-    def _prompt(self, name: str, caller: Caller) -> Entry:
+    async def _prompt(self, name: str, caller: Caller) -> Entry:
         view = View.of(caller)
         self._roster.refresh()
-        return self._roster.catalog.route_prompt(name, view)
+        try:
+            return self._roster.catalog.route_prompt(name, view)
+        except Unroutable:
+            if not await self._told(name, view, caller):
+                raise
+            return self._roster.catalog.route_prompt(name, view)
+
+    async def _told(
+        self, name: str, view: View, caller: Caller, separator: str | None = None
+    ) -> bool:
+        """Whether the server that a name names has told only now what it offers: somebody who
+        calls what they know is there need not list first."""
+        server = self._roster.catalog.owner(name, view, separator)
+        return server is not None and await self._roster.told(server, caller.deadline)
 
     # --------------------------------------------------------------------------- resources
 
     async def read_resource(self, params: JsonObject, caller: Caller) -> Fields:
         """``resources/read``."""
         uri = _text(params, "uri")
-        server = self._resource(uri, caller)
+        server = await self._resource(uri, caller)
         call = Call(_new_id(), Kind.RESOURCE, "resources/read", server, uri, uri, params)
         return await self._calls.run(call, caller)
 
@@ -83,7 +102,7 @@ class Requests:
 
     async def watch(self, uri: str, caller: Caller, watch: Watch) -> Fields:
         """Make ``uri`` part of what ``watch`` watches; a call like any other."""
-        server = self._resource(uri, caller)
+        server = await self._resource(uri, caller)
         self._watches.check(watch, server, uri)
 
         async def send(upstream: Upstream, call: Call, caller: Caller) -> Fields:
@@ -102,10 +121,22 @@ class Requests:
         await self._watches.end(self._watches.session(caller), uri, caller)
         return {}
 
-    def _resource(self, uri: str, caller: Caller) -> str:
-        view = self._view(caller)
+    async def _resource(self, uri: str, caller: Caller) -> str:
+        view = View.of(caller)
         self._roster.refresh()
+        if not self._roster.catalog.lists_resource(uri, view):
+            # It may be listed by one that has not told yet, and then it is that one's.
+            await self._resources(view, caller)
         return self._roster.catalog.route_resource(uri, view)
+
+    async def _resources(self, view: View, caller: Caller) -> None:
+        if view.server is None:
+            await self._roster.settle(view)
+        elif self._roster.visible(view):
+            await self._roster.told(view.server, caller.deadline)
+        else:
+            raise Unroutable("unknown_server", f"there is no server {view.server!r} here")
+        self._roster.refresh()
 
     # ------------------------------------------------------------------ completion, logging
 
@@ -116,13 +147,13 @@ class Requests:
             raise invalid_params("params.ref is an object")
         reference = cast("JsonObject", ref)
         if reference.get("type") == "ref/prompt":
-            entry = self._prompt(_text(reference, "name", "params.ref"), caller)
+            entry = await self._prompt(_text(reference, "name", "params.ref"), caller)
             server, target, own = entry.server, entry.name, entry.key
             sent: JsonObject = {**params, "ref": {**reference, "name": own}}
         elif reference.get("type") == "ref/resource":
             own = target = _text(reference, "uri", "params.ref")
-            view = self._view(caller)
-            self._roster.refresh()
+            view = View.of(caller)
+            await self._resources(view, caller)
             server = self._roster.catalog.route_template(own, view)
             sent = params
         else:
@@ -142,12 +173,6 @@ class Requests:
         slots = [slot for slot in self._roster.visible(view) if slot.name in able]
         await self._watches.set_level(level, caller, slots, self._roster.list_wait)
         return {}
-
-    def _view(self, caller: Caller) -> View:
-        view = View.of(caller)
-        if view.server is not None and not self._roster.visible(view):
-            raise Unroutable("unknown_server", f"there is no server {view.server!r} here")
-        return view
 
 
 def _new_id() -> str:

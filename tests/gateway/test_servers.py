@@ -20,7 +20,16 @@ from sidecar.model import (
     Unroutable,
 )
 from tests.gateway.conftest import Serve
-from tests.gateway.scripted import ALL, Scripted, caller, config, offers, resource, result
+from tests.gateway.scripted import (
+    ALL,
+    Scripted,
+    caller,
+    config,
+    offers,
+    prompt,
+    resource,
+    result,
+)
 from tests.gateway.test_lists import names
 
 
@@ -172,3 +181,80 @@ async def test_instructions_are_under_their_servers_names(gateway: Gateway, serv
     assert gateway.instructions(caller("c")) == "## c\n\nNot that."
     assert gateway.instructions(caller(server="a")) == "Do this."
     assert gateway.instructions(caller("b")) == ""
+
+
+# ------------------------------------------------------------- before a server has told
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_call_without_a_list_waits_for_its_own_server(
+    gateway: Gateway, bus: Bus, alone: bool
+) -> None:
+    """Longer than a list would: somebody who calls a tool knows that it is there."""
+    late = Scripted("late", state=State.CONNECTING, bus=bus)
+    gateway.attach(late, config("late"))
+    gateway.attach(Scripted("hang", state=State.CONNECTING, bus=bus), config("hang"))
+    who = caller(server="late") if alone else caller()
+    prefix = "" if alone else "late__"
+    requests: list[tuple[str, JsonObject]] = [
+        ("tools/call", {"name": f"{prefix}x"}),
+        ("prompts/get", {"name": f"{prefix}p"}),
+        ("resources/read", {"uri": "f:///x"}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": f"{prefix}p"}}),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "f:///x"}}),
+    ]
+    running = [asyncio.create_task(gateway.request(m, p, who)) for m, p in requests]
+    await asyncio.sleep(0.1)
+    late.becomes(
+        State.READY,
+        offers(["x"], prompts=(prompt("p"),), resources=(resource("f:///x"),)),
+    )
+    async with asyncio.timeout(2):
+        await asyncio.gather(*running)
+    assert sorted(m for m, _, _ in late.asked) == sorted(m for m, _ in requests)
+
+
+async def test_a_call_of_a_server_that_never_told_is_unavailable(
+    gateway: Gateway, bus: Bus
+) -> None:
+    dead = Scripted("dead", state=State.BACKOFF, bus=bus)
+    dead.becomes(State.BACKOFF)
+    hang = Scripted("hang", state=State.CONNECTING, bus=bus)
+    gateway.attach(dead, config("dead"))
+    gateway.attach(hang, config("hang", timeout=0.05))
+    for name in ("dead__x", "hang__x", "hang__x"):
+        with pytest.raises(Unavailable) as failure:
+            await gateway.request("tools/call", {"name": name}, caller())
+        assert failure.value.ran == "no"
+        assert failure.value.server == name[:4]
+    # What names no server, or none that is visible, is told at once.
+    for name in ("x", "nobody__x"):
+        with pytest.raises(Unroutable):
+            await gateway.request("tools/call", {"name": name}, caller())
+    with pytest.raises(Unroutable):
+        await gateway.request("tools/call", {"name": "dead__x"}, caller("hang"))
+    with pytest.raises(Unavailable):
+        await gateway.request("resources/read", {"uri": "f:///x"}, caller(server="dead"))
+
+
+async def test_no_waiting_past_the_deadline(gateway: Gateway, bus: Bus) -> None:
+    gateway.attach(Scripted("hang", state=State.CONNECTING, bus=bus), config("hang"))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(Unavailable):
+        await gateway.request("tools/call", {"name": "hang__x"}, caller(deadline=began + 0.05))
+    assert loop.time() - began < 1.0
+
+
+async def test_a_resource_is_not_given_to_another_server_while_its_own_connects(
+    gateway: Gateway, serve: Serve, bus: Bus
+) -> None:
+    first = serve("first", Entries(resources=(resource("f:///x"),), capabilities=ALL))
+    late = Scripted("late", state=State.CONNECTING, bus=bus)
+    gateway.attach(late, config("late"))
+    reading = asyncio.create_task(gateway.request("resources/read", {"uri": "f:///late"}, caller()))
+    await gateway.request("resources/read", {"uri": "f:///x"}, caller())
+    await asyncio.sleep(0.02)
+    late.becomes(State.READY, Entries(resources=(resource("f:///late"),), capabilities=ALL))
+    await reading
+    assert [len(first.asked), len(late.asked)] == [1, 1]
