@@ -6,6 +6,7 @@ from aiohttp import web
 from multidict import istr
 
 from sidecar.downstream.accept import accepts
+from sidecar.downstream.arguments import ArgumentHeaders
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.exchange import Exchange
 from sidecar.downstream.filters import LISTEN, Filter, acknowledgement, listened, render
@@ -26,6 +27,7 @@ class Modern:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._arguments = ArgumentHeaders(state.gateway)
 
     async def post(
         self, request: web.BaseRequest, grant: Grant, body: bytes, server: str | None
@@ -54,6 +56,10 @@ class Modern:
             return await self._listen(request, grant, server, message, id_)
         exchange = Exchange(self._state.crowd, grant, id_, era=Era.MODERN, sse=True)
         caller = self._caller(grant, server, message, exchange.notify)
+        if message.method == "tools/call":
+            mismatch = self._arguments.check(request.headers, message.params, caller)
+            if mismatch is not None:
+                return refused(mismatch, id_, mismatch.status)
         exchange.start(self._state.desk.answer(id_, message.method, message.params, caller))
         return await exchange.respond(request)
 

@@ -14,8 +14,18 @@ import aiohttp
 from sidecar.config.types import Limits, Listen
 from sidecar.downstream import AgentListener, Authenticator
 from sidecar.events import Bus
-from sidecar.mcp.errors import invalid_params, method_not_found
-from sidecar.model import Caller, Fields, JsonObject, RpcError, Unavailable, Unroutable
+from sidecar.mcp.errors import method_not_found
+from sidecar.model import (
+    Caller,
+    Fields,
+    Hints,
+    JsonObject,
+    RpcError,
+    Tool,
+    Unavailable,
+    Unroutable,
+)
+from sidecar.wire.sse import SseEvent, SseParser
 
 MODERN = "2026-07-28"
 META = {
@@ -86,7 +96,7 @@ class ScriptedGateway:
                 "tools": [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]
             }
         if method == "resources/read" and params.get("uri") == "file:///none":
-            raise invalid_params("resource not found", {"uri": params["uri"]})
+            raise RpcError(-32602, "resource not found", {"uri": params["uri"]})
         if method in ("resources/subscribe", "resources/unsubscribe", "logging/setLevel"):
             return {}
         if method == "prompts/list":
@@ -133,6 +143,14 @@ class ScriptedGateway:
 
     def sees(self, server: str, caller: Caller) -> bool:
         return server in ("one", "two") and server not in caller.principal.harnesses
+
+    def tool(self, name: str, caller: Caller) -> Tool | None:
+        schema = {"properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+        definition = json.dumps({"name": name, "inputSchema": schema if name == "echo" else {}})
+        body = definition.encode()
+        if name not in self.tools:
+            return None
+        return Tool(name, "one", name, {}, Hints(), False, False, True, name, body, body)
 
     def capabilities(self, caller: Caller) -> JsonObject:
         return {"tools": {"listChanged": True}}
@@ -246,6 +264,21 @@ class Rig:
         message = modern(method, params, id)
         return await self.post(message, path, {**routing(message), **(headers or {})})
 
+    @asynccontextmanager
+    async def tap(
+        self, method: str, message: object = None, path: str = "/mcp", **headers: str
+    ) -> AsyncIterator[Tap]:
+        """Send a request and read its stream as it comes; leaving closes the connection."""
+        names = {key.replace("_", "-"): value for key, value in headers.items()}
+        data = None if message is None else json.dumps(message).encode()
+        async with self.http.request(
+            method, self.url + path, data=data, headers={**JSON_HEADERS, **names}
+        ) as answer:
+            assert answer.status == 200, await answer.read()
+            assert answer.content_type == "text/event-stream"
+            yield Tap(answer)
+            answer.close()
+
     async def raw(self, data: bytes, *, timeout: float = 5.0) -> bytes:
         """Send bytes on a connection of their own, return everything until it is closed."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
@@ -255,6 +288,34 @@ class Rig:
             found = await reader.read()
         writer.close()
         return found
+
+
+class Tap:
+    """An event stream that is read as it comes."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.answer = answer
+        self._parser = SseParser(1 << 24)
+        self._ready: list[Any] = []
+
+    async def next(self, timeout: float = 3.0) -> Any:
+        """The next message; ``None`` once the stream has ended."""
+        async with asyncio.timeout(timeout):
+            while not self._ready:
+                data = await self.answer.content.readany()
+                if not data:
+                    return None
+                found = self._parser.feed(data)
+                self._ready += [json.loads(e.data) for e in found if isinstance(e, SseEvent)]
+        return self._ready.pop(0)
+
+    async def quiet(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        try:
+            await self.next(seconds)
+        except TimeoutError:
+            return True
+        return False
 
 
 @dataclass

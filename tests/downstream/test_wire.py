@@ -16,7 +16,6 @@ from tests.downstream.kit import (
     BOTH,
     JSON_HEADERS,
     MODERN,
-    Rig,
     call,
     initialize,
     modern,
