@@ -30,6 +30,7 @@ from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
 from sidecar.ports.upstream import Upstream
 from sidecar.store import open_store
+from sidecar.supervisor import SECOND_INTERRUPT
 from sidecar.upstream import McpServer
 from sidecar.watch import FileWatch
 
@@ -273,10 +274,17 @@ async def serve(
     """
     stop, hurry, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    def on_stop() -> None:
-        (hurry if stop.is_set() else stop).set()
-
     loop = asyncio.get_running_loop()
+    asked = float("inf")
+
+    def on_stop() -> None:
+        nonlocal asked
+        # Sent to the whole process group it comes twice: to us, and through the supervisor.
+        if loop.time() >= asked + SECOND_INTERRUPT:
+            hurry.set()
+        asked = min(asked, loop.time())
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_stop)
     loop.add_signal_handler(signal.SIGHUP, again.set)
