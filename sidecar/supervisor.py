@@ -60,6 +60,8 @@ def supervise() -> int | None:
     processes.subreap()
     # Explicitly ignored it would reap children before we hear of them.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # `nohup` asks to live on when the terminal goes away.
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WANTED)
     _have_stdio()
     ours, theirs = os.pipe()
@@ -77,7 +79,7 @@ def supervise() -> int | None:
         return None
     os.close(ours)
     _let_go_of_stdio()
-    status = _Parent(worker).run()
+    status = _Parent(worker, nohup=nohup).run()
     os.close(theirs)
     return status
 
@@ -98,8 +100,9 @@ def _let_go_of_stdio() -> None:
 
 
 class _Parent:
-    def __init__(self, worker: int) -> None:
+    def __init__(self, worker: int, *, nohup: bool) -> None:
         self._worker = worker
+        self._nohup = nohup
         self._status: int | None = None
         self._interrupted: float | None = None
         self._deadline: float | None = None
@@ -152,7 +155,8 @@ class _Parent:
             self._hurry = self._hurry or number in (signal.SIGTERM, signal.SIGINT)
         elif number == signal.SIGHUP and terminal:
             # Its terminal is gone. To the worker a hangup means "reload"; this means "end".
-            processes.send([self._worker], signal.SIGTERM)
+            if not self._nohup:
+                processes.send([self._worker], signal.SIGTERM)
         elif not terminal:
             # What a terminal sends has reached the worker already.
             processes.send([self._worker], number)

@@ -90,6 +90,19 @@ def test_a_terminal_that_goes_away_ends_it() -> None:
         assert run.line() == "SIGTERM"
 
 
+def test_nohup_outlives_its_terminal() -> None:
+    terminal = Terminal()
+    with running(LISTEN, ["nohup"], **terminal.options()) as run:
+        os.close(terminal.slave)
+        assert run.line() == "up"
+        os.close(terminal.master)
+        time.sleep(0.1)
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.line() == "SIGUSR1"
+        run.process.send_signal(signal.SIGHUP)
+        assert run.line() == "SIGHUP"
+
+
 def test_stdio_is_the_workers_alone() -> None:
     code = """
 data = sys.stdin.buffer.read()
