@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
-import msgspec
 
 from sidecar.downstream.pipes import Write, stdio_lines
 from sidecar.mcp import headers, meta
@@ -144,45 +143,53 @@ class Joined:
         """One request: its answer, or why there is none, is written."""
         try:
             before = self._session
-            status = await self._post(line, extra, initialize=initialize)
-            if status == 404 and not initialize and before and await self._reopen(before):
-                status = await self._post(line, extra, initialize=False)
-            if status is not None:
-                await self._refuse(id_, f"the sidecar answered HTTP {status} without a message")
+            status, body = await self._post(line, extra, initialize=initialize)
+            if status == 404 and before and not initialize and await self._reopen(before):
+                status, body = await self._post(line, extra, initialize=False)
         except (aiohttp.ClientError, TimeoutError) as error:
-            await self._refuse(
-                id_, f"the sidecar does not answer ({type(error).__name__}); is it running?"
-            )
+            why = f"the sidecar does not answer ({type(error).__name__}); is it running?"
+            await self._refuse(id_, why)
+            return
+        if body is not None:
+            await self._tell(id_, status, body)
+
+    async def _tell(self, id_: RequestId, status: int, body: bytes) -> None:
+        """Write the answer under the id that the client waits for, whatever the answer is."""
+        try:
+            message = jsonrpc.parse(body)
+        except ValueError:
+            await self._refuse(id_, f"the sidecar answered HTTP {status} without a message")
+            return
+        if message.id is None and message.error is not None:
+            # Refused before its id was read, by the check of the token for one.
+            body = jsonrpc.error(id_, jsonrpc.error_of(message.error))
+        await self._write(body)
 
     async def _post(
-        self, line: bytes, extra: Mapping[str, str], *, initialize: bool, silent: bool = False
-    ) -> int | None:
-        """Send and write what comes back; the HTTP status when nothing could be written."""
-        headers = self._headers(extra) if not initialize else {**_ACCEPT, **self._credentials}
+        self, line: bytes, extra: Mapping[str, str], *, initialize: bool
+    ) -> tuple[int, bytes | None]:
+        """Send; the status and body that came back. A stream is written as it comes: no body."""
+        headers = {**_ACCEPT, **self._credentials} if initialize else self._headers(extra)
         async with self._http.post(self._url, data=line, headers=headers) as answer:
-            if answer.status == 404 and self._legacy and not initialize:
-                return 404
             if answer.content_type == "text/event-stream":
                 await self._relay(answer)
-                return None
-            body = await answer.content.read(LIMIT)
-            while not answer.content.at_eof():
-                body += await answer.content.read(LIMIT - len(body) or 1)
+                return answer.status, None
+            body = bytearray()
+            async for chunk in answer.content.iter_any():
+                body += chunk
                 if len(body) > LIMIT:
-                    return 502
-            try:
-                message = jsonrpc.parse(body)
-            except ValueError:
-                return answer.status
-            if initialize and message.result is not None:
-                self._remember(answer.headers, message.result)
-            if not silent:
-                await self._write(body)
-            return None
+                    return answer.status, b""
+            if initialize and answer.status == 200:
+                self._remember(answer.headers, bytes(body))
+            return answer.status, bytes(body)
 
-    def _remember(self, given: Mapping[str, str], result: msgspec.Raw) -> None:
+    def _remember(self, given: Mapping[str, str], body: bytes) -> None:
         """The session that ``initialize`` opened, for every later request."""
-        told = json.decode(result)
+        try:
+            message = jsonrpc.parse(body)
+            told = json.decode(message.result) if message.result is not None else None
+        except ValueError:
+            return
         version = told.get("protocolVersion") if isinstance(told, dict) else None
         session = given.get("mcp-session-id")
         self._session = {
@@ -193,16 +200,12 @@ class Joined:
     async def _reopen(self, lost: Mapping[str, str]) -> bool:
         """The sidecar was restarted: open a new session once, whoever noticed first."""
         async with self._reopening:
-            if self._session is not lost:
-                return True
-            if self._initialize is None:
-                return False
-            status = await self._post(self._initialize, {}, initialize=True, silent=True)
-            if status is not None:
-                return False
-            await self._say(jsonrpc.notification("notifications/initialized", None), {})
-            log.info("joined the sidecar again")
-            return True
+            if self._session is lost and self._initialize is not None:
+                await self._post(self._initialize, {}, initialize=True)
+                if self._session is not lost:
+                    await self._say(jsonrpc.notification("notifications/initialized", None), {})
+                    log.info("joined the sidecar again")
+            return self._session is not lost
 
     # ------------------------------------------------------------------------ streams
 
@@ -210,11 +213,14 @@ class Joined:
         """The legacy era's stream of notifications, opened again whenever it ends."""
         while True:
             try:
+                before = self._session
                 async with self._http.get(self._url, headers=self._headers({})) as answer:
                     if answer.status == 405:
                         return
                     if answer.status == 200:
                         await self._relay(answer)
+                if answer.status == 404:
+                    await self._reopen(before)
             except (aiohttp.ClientError, TimeoutError) as error:
                 log.debug("the stream of notifications ended: %s", error)
             await asyncio.sleep(RETRY)

@@ -74,6 +74,7 @@ class Sidecar:
         """Returns when it listens."""
         command = [sys.executable, "-m", "sidecar", "run", "--config", str(self.file)]
         began = time.monotonic()
+        self._line = []
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments],
@@ -84,7 +85,9 @@ class Sidecar:
                 text=True,
             )
         assert self._process.stdout is not None
-        reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        reader = threading.Thread(
+            target=self._read, args=(self._process.stdout, self._line), daemon=True
+        )
         reader.start()
         while not (match := self._ready()):
             if self._process.poll() is not None or time.monotonic() - began > READY_TIMEOUT:
@@ -95,10 +98,10 @@ class Sidecar:
         self.mcp, self.admin, self.health = match.groups()
         return self
 
-    def _read(self, stdout: TextIO) -> None:
+    def _read(self, stdout: TextIO, lines: list[str]) -> None:
         # Until the end, so that a sidecar which prints more never blocks on a full pipe.
         for line in stdout:
-            self._line.append(line.rstrip("\n"))
+            lines.append(line.rstrip("\n"))
 
     def _ready(self) -> re.Match[str] | None:
         return next((found for line in self._line if (found := READY.match(line))), None)
