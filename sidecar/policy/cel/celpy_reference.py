@@ -163,11 +163,22 @@ def _functions() -> dict[str, Callable[..., Foreign]]:
         return _guarded(lambda: _to_celpy(parse_timestamp(str(value))))
 
     def matches(text: Foreign, regex: Foreign) -> Foreign:
-        if not isinstance(text, celtypes.StringType) or not isinstance(regex, celtypes.StringType):
+        if not isinstance(text, str) or not isinstance(regex, str):
             raise TypeError("no such overload")
         return _guarded(lambda: celtypes.BoolType(pattern(str(regex))(str(text))))
 
-    return {"duration": duration, "timestamp": timestamp, "matches": matches}
+    def contains(text: Foreign, part: Foreign) -> Foreign:
+        # A sum of strings is a plain ``str`` there, which has no such method.
+        if isinstance(text, str) and isinstance(part, str):
+            return celtypes.BoolType(str(part) in str(text))
+        raise TypeError("no such overload")
+
+    return {
+        "duration": duration,
+        "timestamp": timestamp,
+        "matches": matches,
+        "contains": contains,
+    }
 
 
 def _guarded(call: Callable[[], Foreign]) -> Foreign:
