@@ -222,3 +222,9 @@ def test_nothing_inside_of_a_payload_passes_for_the_id() -> None:
     assert ends(b'{"jsonrpc":"2.0","id":true,', b"") is None
     assert ends(b'{"jsonrpc":"2.0","id":' + b"1" * 200, b"") is None
     assert ends(b"", b"") is None
+
+
+def test_the_codes_of_json_rpc() -> None:
+    assert (jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST) == (-32700, -32600)
+    assert (jsonrpc.METHOD_NOT_FOUND, jsonrpc.INVALID_PARAMS) == (-32601, -32602)
+    assert jsonrpc.INTERNAL_ERROR == -32603

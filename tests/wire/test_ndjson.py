@@ -107,6 +107,9 @@ def test_time_is_linear_in_chunks(limit: int) -> None:
 
 
 def test_a_message_is_written_as_one_line() -> None:
+    assert ENDS == 256
     assert ndjson.line(b'{"a":1}') == b'{"a":1}\n'
+    assert ndjson.line(b'{"a":\n1}') == b'{"a": 1}\n'
+    assert ndjson.line(b'{"a":\r1}') == b'{"a": 1}\n'
     pretty = b'{\r\n "a": "\\n",\n "b": 1\r}'
     assert ndjson.line(pretty) == b'{   "a": "\\n",  "b": 1 }\n'

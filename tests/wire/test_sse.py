@@ -188,6 +188,8 @@ def test_line_ends_in_data_survive_as_lf() -> None:
     written = encode_event(b'{\r\n "a":\r 1\n}', id="x")
     assert written == b'event: message\nid: x\ndata: {\ndata:  "a":\ndata:  1\ndata: }\n\n'
     assert events(written) == [SseEvent(b'{\n "a":\n 1\n}', id="x")]
+    for end in (b"\n", b"\r", b"\r\n"):
+        assert events(encode_event(b"a" + end + b"b")) == [SseEvent(b"a\nb")]
 
 
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "a\n"])
