@@ -53,6 +53,12 @@ class Frames:
         self.size = 0
         return frames
 
+    def pop(self) -> bytes:
+        """The oldest."""
+        _, frame = self._frames.popleft()
+        self.size -= len(frame)
+        return frame
+
     def _to_drop(self) -> int | None:
         notice: int | None = None
         for index, (weight, _) in enumerate(self._frames):

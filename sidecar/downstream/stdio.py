@@ -219,8 +219,7 @@ class StdioServer:
         try:
             while True:
                 while self._frames:
-                    for message in self._frames.take():
-                        await write(message)
+                    await write(self._frames.pop())
                     self._written.set()
                 if self._ending.is_set() and not len(self._crowd):
                     return

@@ -347,10 +347,10 @@ def events(body: bytes) -> list[Any]:
     return found
 
 
-def initialize(**params: object) -> JsonObject:
+def initialize(id: object = 0, **params: object) -> JsonObject:
     return {
         "jsonrpc": "2.0",
-        "id": 0,
+        "id": id,
         "method": "initialize",
         "params": {
             "protocolVersion": "2025-11-25",

@@ -223,9 +223,12 @@ async def test_an_address_that_is_taken_is_an_error() -> None:
 
 async def test_ipv6_and_its_literal() -> None:
     try:
-        async with running(listen=Listen("::1", 0)) as rig, rig.http.post(
-            f"http://[::1]:{rig.port}/mcp", json=initialize(), headers={"Accept": BOTH}
-        ) as answer:
+        async with (
+            running(listen=Listen("::1", 0)) as rig,
+            rig.http.post(
+                f"http://[::1]:{rig.port}/mcp", json=initialize(), headers={"Accept": BOTH}
+            ) as answer,
+        ):
             assert answer.status == 200
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
