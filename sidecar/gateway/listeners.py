@@ -39,6 +39,7 @@ UPDATED = "notifications/resources/updated"
 MESSAGE = "notifications/message"
 
 _Rows: TypeAlias = tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[Entry, ...]]
+_State: TypeAlias = dict[str, _Rows]
 _NOTHING: _Rows = ((), (), ())
 _UPDATES = 10_000
 
@@ -61,11 +62,16 @@ class Listening(Protocol):
 
 
 class Listener:
-    """Where a caller's notifications go, and what of everything that happens is for it."""
+    """Where a caller's notifications go, and what of everything that happens is for it.
+
+    ``baseline`` is what there was when it came, while there is still something untold from
+    before; it is told of changes since then.
+    """
 
     def __init__(self, caller: Caller, callback: Callback) -> None:
         self.caller = caller
         self.view = View.of(caller)
+        self.baseline: _State | None = None
         self._callback = callback
 
     def tell(self, method: str, params: JsonObject) -> None:
@@ -87,7 +93,8 @@ class Hub:
         self._roster = roster
         self._watches = watches
         self._listeners: dict[Listener, None] = {}
-        self._told: dict[str, _Rows] = {}
+        self._told: _State = {}
+        self._now: _State | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._latest = 0.0
         self._updates: dict[tuple[str, str, str], JsonObject] = {}
@@ -104,6 +111,8 @@ class Hub:
 
     def add(self, listener: Listener) -> None:
         """From now on ``listener`` is told."""
+        if self._timer is not None:
+            listener.baseline = self._current()
         self._listeners[listener] = None
 
     def discard(self, listener: Listener) -> None:
@@ -129,6 +138,7 @@ class Hub:
 
         ``everybody``: what callers are shown of the tools changed, whatever the servers have.
         """
+        self._now = None
         self._everybody = self._everybody or everybody
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -138,28 +148,32 @@ class Hub:
             self._timer.cancel()
         self._timer = loop.call_at(min(now + QUIET, self._latest), self._tell_changes)
 
+    def _current(self) -> _State:
+        """What is listed now, the same object until something changes."""
+        if self._now is None:
+            self._roster.refresh()
+            self._now = {
+                shelf.config.name: (
+                    shelf.rows["tools"],
+                    shelf.rows["prompts"],
+                    shelf.rows["resources"] + shelf.rows["templates"],
+                )
+                for shelf in self._roster.catalog.shelves()
+                if self._roster.listed(shelf.config.name)
+            }
+        return self._now
+
     def _tell_changes(self) -> None:
         self._timer = None
         everybody, self._everybody = self._everybody, False
-        self._roster.refresh()
-        now = {
-            shelf.config.name: (
-                shelf.rows["tools"],
-                shelf.rows["prompts"],
-                shelf.rows["resources"] + shelf.rows["templates"],
-            )
-            for shelf in self._roster.catalog.shelves()
-            if self._roster.listed(shelf.config.name)
-        }
+        self._now = None
+        now = self._current()
         before, self._told = self._told, now
-        changed: dict[str, list[str]] = {TOOLS: [], PROMPTS: [], RESOURCES: []}
-        for server in before.keys() | now.keys():
-            old, new = before.get(server, _NOTHING), now.get(server, _NOTHING)
-            for index, servers in enumerate(changed.values()):
-                if old[index] != new[index]:
-                    servers.append(server)
+        changed = _changes(before, now)
         for listener in list(self._listeners):
-            for method, servers in changed.items():
+            baseline, listener.baseline = listener.baseline, None
+            for_it = changed if baseline is None else _changes(baseline, now)
+            for method, servers in for_it.items():
                 if (everybody and method == TOOLS) or any(map(listener.view.sees, servers)):
                     listener.tell(method, {})
 
@@ -207,3 +221,14 @@ class Hub:
         """A session that set no level gets what the server sends, as it would without us."""
         wanted = self._watches.level(caller.session)
         return wanted is None or severe_enough(level, wanted)
+
+
+def _changes(before: _State, now: _State) -> dict[str, list[str]]:
+    """By notification, the servers of which it is to be told."""
+    changed: dict[str, list[str]] = {TOOLS: [], PROMPTS: [], RESOURCES: []}
+    for server in before.keys() | now.keys():
+        old, new = before.get(server, _NOTHING), now.get(server, _NOTHING)
+        for index, servers in enumerate(changed.values()):
+            if old[index] != new[index]:
+                servers.append(server)
+    return changed

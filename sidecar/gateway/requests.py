@@ -181,8 +181,8 @@ def _new_id() -> str:
 
 def _text(params: JsonObject, key: str, where: str = "params") -> str:
     value = params.get(key)
-    if not isinstance(value, str) or not value:
-        raise invalid_params(f"{where}.{key} is a string, and not empty")
+    if not isinstance(value, str):
+        raise invalid_params(f"{where}.{key} is a string")
     return value
 
 

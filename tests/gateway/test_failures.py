@@ -54,6 +54,7 @@ OFFER = Entries(
     ("name", "reason"),
     [
         ("write", "no_separator"),
+        ("", "no_separator"),
         ("nobody__write", "unknown_server"),
         ("hidden__write", "unknown_server"),
         ("s__nothing", "unknown_tool"),

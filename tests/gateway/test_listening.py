@@ -81,6 +81,19 @@ async def test_a_burst_that_does_not_end_is_told_all_the_same(
     assert 1 <= len(ear.told) <= 2
 
 
+async def test_a_listener_is_told_of_changes_since_it_came(gateway: Gateway, serve: Serve) -> None:
+    server = serve("s", offers(["x"], prompts=(prompt("p"),)))
+    # Nobody has been told of the server yet, but these know what there is.
+    early, late = Ear(gateway, caller()), Ear(gateway, caller())
+    await quiet()
+    assert early.told == late.told == []
+    server.lists(offers(["x", "y"], prompts=(prompt("p"),)))
+    late = Ear(gateway, caller())
+    server.lists(offers(["x", "y"], prompts=()))
+    await quiet()
+    assert (early.methods, late.methods) == ([TOOLS, PROMPTS], [PROMPTS])
+
+
 async def test_only_those_who_see_the_server_are_told(gateway: Gateway, serve: Serve) -> None:
     one, _ = serve("one", offers(["x"])), serve("two", offers(["x"]))
     await quiet()
