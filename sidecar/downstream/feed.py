@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from sidecar.model import JsonObject
+from sidecar.wire.json import encode
 
 LIST_CHANGES = {
     "notifications/tools/list_changed": "tools",
@@ -27,6 +28,8 @@ MOST_UPDATES = 1024
 """Resources that may wait to be told; a reader that is further behind is ended."""
 MOST_OTHERS = 256
 """Log messages that may wait; the oldest are dropped."""
+MOST_BYTES = 4 << 20
+"""Bytes of JSON that may wait, of updates and of log messages each."""
 
 Notification = tuple[str, JsonObject]
 
@@ -34,13 +37,23 @@ Notification = tuple[str, JsonObject]
 class Feed:
     """Pending notifications of one reader, in the order in which they fall due."""
 
-    __slots__ = ("_due", "_others", "_told", "_updates", "overflowed")
+    __slots__ = (
+        "_due",
+        "_others",
+        "_others_size",
+        "_told",
+        "_updates",
+        "_updates_size",
+        "overflowed",
+    )
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
         self._told: dict[str, float] = {}
         self._updates: dict[str, JsonObject] = {}
-        self._others: deque[Notification] = deque(maxlen=MOST_OTHERS)
+        self._updates_size = 0
+        self._others: deque[tuple[str, JsonObject, int]] = deque()
+        self._others_size = 0
         self.overflowed = False
 
     def offer(self, method: str, params: JsonObject, now: float) -> None:
@@ -50,13 +63,22 @@ class Feed:
                 earliest = self._told.get(method, now - APART) + APART
                 self._due[method] = max(now + SETTLE, earliest)
         elif method == RESOURCE_UPDATED:
-            uri = str(params.get("uri"))
-            if uri not in self._updates and len(self._updates) >= MOST_UPDATES:
-                self.overflowed = True
-                return
-            self._updates[uri] = params
+            self._update(str(params.get("uri")), params)
         else:
-            self._others.append((method, params))
+            size = len(encode(params))
+            self._others.append((method, params, size))
+            self._others_size += size
+            while len(self._others) > MOST_OTHERS or self._others_size > MOST_BYTES:
+                self._others_size -= self._others.popleft()[2]
+
+    def _update(self, uri: str, params: JsonObject) -> None:
+        if uri in self._updates:
+            return
+        self._updates_size += len(encode(params))
+        if len(self._updates) >= MOST_UPDATES or self._updates_size > MOST_BYTES:
+            self.overflowed = True
+            return
+        self._updates[uri] = params
 
     def due(self) -> float | None:
         """When the next notification may be sent (0.0 for at once), ``None`` when there is none."""
@@ -74,7 +96,9 @@ class Feed:
         if self._updates:
             taken.extend((RESOURCE_UPDATED, params) for params in self._updates.values())
             self._updates.clear()
+            self._updates_size = 0
         if self._others:
-            taken.extend(self._others)
+            taken.extend((method, params) for method, params, _ in self._others)
             self._others.clear()
+            self._others_size = 0
         return taken

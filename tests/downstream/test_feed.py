@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.downstream.feed import APART, MOST_OTHERS, MOST_UPDATES, SETTLE, Feed
+from sidecar.downstream.feed import APART, MOST_BYTES, MOST_OTHERS, MOST_UPDATES, SETTLE, Feed
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
@@ -59,7 +59,7 @@ def test_updates_of_one_resource_are_told_once_and_different_ones_each() -> None
     feed.offer(UPDATED, {"uri": "b"}, 0.0)
     feed.offer(UPDATED, {"uri": "a", "x": 1}, 0.0)
     assert feed.due() == 0.0
-    assert feed.take(0.0) == [(UPDATED, {"uri": "a", "x": 1}), (UPDATED, {"uri": "b"})]
+    assert feed.take(0.0) == [(UPDATED, {"uri": "a"}), (UPDATED, {"uri": "b"})]
     feed.offer(UPDATED, {"uri": "a"}, 0.1)
     assert feed.take(0.1) == [(UPDATED, {"uri": "a"})]
 
@@ -82,3 +82,15 @@ def test_log_messages_drop_the_oldest() -> None:
     taken = feed.take(0.0)
     assert [params["data"] for _, params in taken] == list(range(5, MOST_OTHERS + 5))
     assert not feed.overflowed
+
+
+def test_large_messages_are_bounded_by_their_size() -> None:
+    feed = Feed()
+    for i in range(10):
+        feed.offer("notifications/message", {"data": str(i) * (MOST_BYTES // 4)}, 0.0)
+    assert [str(params["data"])[0] for _, params in feed.take(0.0)] == ["7", "8", "9"]
+    feed.offer("notifications/message", {"data": "x" * MOST_BYTES}, 0.0)
+    assert feed.take(0.0) == []
+    for i in range(4):
+        feed.offer(UPDATED, {"uri": str(i), "x": "x" * (MOST_BYTES // 4)}, 0.0)
+    assert feed.overflowed
