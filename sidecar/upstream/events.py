@@ -72,7 +72,7 @@ class EventStream:
             started = loop.time()
             response = await self._opened(dict(session.headers))
             if response is not None:
-                if response.status in (404, 410) and session.id is not None and opened:
+                if opened and response.status in (400, 404, 410) and session.id is not None:
                     response.close()
                     await self._leg.renew(session)
                 elif _is_stream(response):
@@ -83,8 +83,12 @@ class EventStream:
                     await self._read(response)
                 else:
                     response.close()
-                    if response.status < 500:
+                    if response.status < 500 and not opened:
                         self._absent(response.status)
+                        return
+                    if response.status < 500 and response.status != 409:
+                        # It had one: whoever answers now is somebody else.
+                        lose(self._leg.gone, f"its event stream is gone (HTTP {response.status})")
                         return
             self._settled.set()
             backoff.ran(loop.time() - started)

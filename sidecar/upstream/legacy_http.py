@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 
 from sidecar.mcp.headers import SESSION_HEADER, VERSION_HEADER
-from sidecar.model import Caller, Fields, JsonObject, RpcError, Unavailable
+from sidecar.model import Caller, Era, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream import era, lost, prepare
 from sidecar.upstream.conversation import read_result
 from sidecar.upstream.events import EventStream
@@ -191,6 +191,9 @@ class LegacyHttpLeg:
     def _refused(self, status: HttpStatus, session: Session) -> Exception:
         if lost.by_status(status, had_id=session.id is not None):
             return SessionLost()
+        if status.error is not None and era.of_error(status.error) is Era.MODERN:
+            lose(self.gone, "has no sessions any more")
+            return self._http.failed("has no sessions any more", "no")
         if status.error is not None and (status.answers or status.status < 500):
             return status.error
         refused = self._http.refused(status)

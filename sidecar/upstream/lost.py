@@ -9,9 +9,11 @@ import re
 
 from sidecar.model import RpcError
 from sidecar.upstream.http import HttpStatus
-from sidecar.wire.jsonrpc import METHOD_NOT_FOUND
+from sidecar.wire.jsonrpc import INVALID_REQUEST
 
 _SESSION_NOT_FOUND = -32001
+# What libraries put into answers that they give before they look at a request.
+_TRANSPORT = (-32000, _SESSION_NOT_FOUND, INVALID_REQUEST)
 _TEXTS = re.compile(
     r"""session\ (?:id\ )?(?:was\ |has\ |is\ |does\ )?
         (?:not\ (?:found|exist|valid|initialized)|terminated|expired|invalid|unknown|closed)
@@ -29,10 +31,12 @@ def by_status(status: HttpStatus, *, had_id: bool) -> bool:
     ``had_id``: the request named a session.
     """
     error = status.error
-    if status.status in (404, 410):
-        answered = error is not None and status.answers and error.code == METHOD_NOT_FOUND
-        return had_id and not answered
-    return status.status == 400 and error is not None and bool(_TEXTS.search(error.message))
+    if status.status not in (400, 404, 410):
+        return False
+    answered = error is not None and status.answers and error.code not in _TRANSPORT
+    if error is not None and _TEXTS.search(error.message):
+        return not answered
+    return had_id and status.status != 400 and not answered
 
 
 def by_error(error: RpcError) -> bool:

@@ -9,7 +9,7 @@ from itertools import count
 from sidecar.mcp.errors import HEADER_MISMATCH
 from sidecar.mcp.headers import ParamHeaders, request_headers
 from sidecar.model import Caller, Fields, JsonObject, RpcError, Unavailable
-from sidecar.upstream import prepare
+from sidecar.upstream import lost, prepare
 from sidecar.upstream.conversation import read_result
 from sidecar.upstream.http import HttpClient, HttpStatus, StreamEnded, Unreachable
 from sidecar.upstream.leg import SELF, Hello, Host, lose
@@ -95,6 +95,10 @@ class ModernHttpLeg:
                 partial(self._heard, id, caller),
             )
         except HttpStatus as status:
+            if lost.by_status(status, had_id=False):
+                # In its place is a server of the other era.
+                lose(self.gone, "wants sessions now")
+                raise self._http.failed("wants sessions now", "no") from None
             if status.error is not None and (status.answers or status.status < 500):
                 raise status.error from None
             refused = self._http.refused(status)

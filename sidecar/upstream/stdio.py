@@ -50,6 +50,7 @@ class StdioLeg:
         self._host = host
         self._child = child
         self._listener: Listener | None = None
+        self._ended = False
         self.conversation = Conversation(host, self._send, self._prepare, self._heard, "line")
         self._reader = asyncio.create_task(self._read(), name=f"{host.name}: stdout")
 
@@ -124,7 +125,7 @@ class StdioLeg:
 
     async def _send(self, body: bytes) -> None:
         stdin = self._child.stdin
-        if self.gone.done() or stdin.is_closing():
+        if self._ended or self.gone.done() or stdin.is_closing():
             raise Unavailable(self._host.name, "the process is gone", ran="no")
         try:
             if stdin.transport.get_write_buffer_size() > _FULL:
@@ -143,6 +144,8 @@ class StdioLeg:
             while data := await self._child.stdout.read(_CHUNK):
                 for found in lines.feed(data):
                     feed(found)
+        # From here on it answers nobody; why is known a moment later.
+        self._ended = True
         why = await self._epitaph()
         self.conversation.over(why)
         lose(self.gone, why)
