@@ -23,8 +23,14 @@ _NAMED = 8
 class Untold(Unavailable):
     """A server that has never told what it has: nobody can say whether there is such a name."""
 
-    def __init__(self, server: str) -> None:
-        super().__init__(server, "it has not told yet what it has", ran="no")
+    def __init__(
+        self,
+        server: str,
+        why: str = "it has not told yet what it has",
+        *,
+        retry_in: float | None = None,
+    ) -> None:
+        super().__init__(server, why, ran="no", retry_in=retry_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +256,6 @@ class Catalog:
             if entry is not None:
                 return entry
         return None
-
-    def owner(self, name: str, view: View, separator: str | None = None) -> str | None:
-        """The visible server that a tool's or prompt's name names, whether it has such or not."""
-        if view.server is not None:
-            servers = [view.server]
-        else:
-            servers = [server for server, _ in _splits(name, separator or self.separator)]
-        there = (s for s in servers if s in self._shelves and view.sees(s))
-        return next(there, None)
 
     def lists_resource(self, uri: str, view: View) -> bool:
         """Whether some visible server lists this very URI."""

@@ -17,6 +17,7 @@ from sidecar.gateway.listeners import Callback, Hub, Listener, Listening
 from sidecar.gateway.lists import KIND, Lists
 from sidecar.gateway.requests import Requests
 from sidecar.gateway.roster import Roster
+from sidecar.gateway.spans import error_type
 from sidecar.gateway.watches import Watches
 from sidecar.mcp.errors import invalid_params, method_not_found
 from sidecar.model import (
@@ -93,25 +94,13 @@ class Gateway:
         handler = self._handlers.get(method)
         if handler is not None:
             try:
-                return await self._find(caller, lambda: handler(params, caller))
+                return await handler(params, caller)
             except (Unroutable, Untold) as failure:
                 self._missed(method, caller, failure)
                 raise
         if method in KIND:
             return await self._list(method, params, caller)
         raise method_not_found(method)
-
-    async def _find(self, caller: Caller, ask: Callable[[], Awaitable[Fields]]) -> Fields:
-        """Ask; and where that leads nowhere while servers have yet to tell what they have, wait
-        for them as a list does, and ask once more. A name needs no list before it is used."""
-        try:
-            return await ask()
-        except (Unroutable, Untold):
-            view = View.of(caller)
-            if self._roster.all_settled(view):
-                raise
-            await self._roster.settle(view)
-        return await ask()
 
     async def _list(self, method: str, params: JsonObject, caller: Caller) -> Fields:
         span = self._tracer.start(method, "server", caller.trace)
@@ -131,8 +120,7 @@ class Gateway:
 
     def _missed(self, method: str, caller: Caller, failure: Unroutable | Untold) -> None:
         """A request that led to no call leaves a span all the same."""
-        reason = failure.reason if isinstance(failure, Unroutable) else "unavailable"
-        self._tracer.start(method, "server", caller.trace).end(reason)
+        self._tracer.start(method, "server", caller.trace).end(error_type(failure))
 
     async def _ping(self, params: JsonObject, caller: Caller) -> Fields:
         return {}
@@ -145,9 +133,7 @@ class Gateway:
         params: JsonObject = {"name": name, "arguments": arguments}
         separator = _separator(separator)
         try:
-            return await self._find(
-                caller, lambda: self._requests.call_tool(params, caller, separator)
-            )
+            return await self._requests.call_tool(params, caller, separator)
         except (Unroutable, Untold) as failure:
             self._missed("tools/call", caller, failure)
             raise

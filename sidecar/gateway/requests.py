@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import cast
 
-from sidecar.catalog import Entry, View
+from sidecar.catalog import Entry, Untold, View
 from sidecar.gateway.calls import Calls
 from sidecar.gateway.roster import Roster
 from sidecar.gateway.watches import Watch, Watches
@@ -34,9 +34,9 @@ class Requests:
         view = View.of(caller)
         try:
             entry = self._roster.tool(name, view, separator)
-        except Unroutable:
-            if not await self._told(name, view, caller, separator):
-                raise
+        except Untold as untold:
+            # Somebody who calls what they know is there need not list first.
+            await self._roster.told(untold.server, caller.deadline)
             entry = self._roster.tool(name, view, separator)
         call = Call(
             _new_id(),
@@ -71,18 +71,9 @@ class Requests:
         self._roster.refresh()
         try:
             return self._roster.catalog.route_prompt(name, view)
-        except Unroutable:
-            if not await self._told(name, view, caller):
-                raise
+        except Untold as untold:
+            await self._roster.told(untold.server, caller.deadline)
             return self._roster.catalog.route_prompt(name, view)
-
-    async def _told(
-        self, name: str, view: View, caller: Caller, separator: str | None = None
-    ) -> bool:
-        """Whether the server that a name names has told only now what it offers: somebody who
-        calls what they know is there need not list first."""
-        server = self._roster.catalog.owner(name, view, separator)
-        return server is not None and await self._roster.told(server, caller.deadline)
 
     # --------------------------------------------------------------------------- resources
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sidecar.catalog import Catalog, Entry, Shelf, Untold, View
 from sidecar.config import ServerConfig
-from sidecar.model import NOTHING, JsonObject, State, Unavailable, Unroutable
+from sidecar.model import NOTHING, JsonObject, State, Unroutable
 from sidecar.ports.upstream import Upstream
 
 log = logging.getLogger("sidecar.gateway")
@@ -24,7 +24,7 @@ class Slot:
     config: ServerConfig
     settled: bool = False
     waiter: asyncio.Task[None] | None = None
-    patience: float | None = None
+    patience: float = 0.0
 
     @property
     def name(self) -> str:
@@ -131,56 +131,47 @@ class Roster:
 
     # -------------------------------------------------------------------------- waiting
 
-    def all_settled(self, view: View) -> bool:
-        """Whether the first attempt of each visible server has ended."""
-        return all(slot.settled for slot in self.visible(view))
-
     async def settle(self, view: View) -> None:
         """Wait until the first attempt of each visible server has ended, at most ``list_wait``.
 
-        The patience with a server begins with the first list that needs it and is spent once:
+        The patience with a server begins when it is first needed and is spent once:
         one that hangs delays nobody again and again.
         """
-        now = asyncio.get_running_loop().time()
-        waiters: list[asyncio.Task[None]] = []
-        until = now
-        for slot in self.visible(view):
-            if slot.settled:
-                continue
-            waiter = _waiter(slot)
-            if slot.patience is None:
-                slot.patience = now + self.list_wait
-            if slot.patience > now:
-                until = max(until, slot.patience)
-                waiters.append(waiter)
-        if waiters:
-            await asyncio.wait(waiters, timeout=until - now)
+        await self._patiently([slot for slot in self.visible(view) if not slot.settled])
 
-    async def told(self, server: str, deadline: float | None) -> bool:
-        """Wait for the first attempt of a server that has never told what it offers.
-
-        Returns whether it has told only now: what was not found may be there after all. Waits
-        for the server's own time-out at most, and not past ``deadline`` (loop's clock).
+    async def told(self, server: str, deadline: float | None = None) -> None:
+        """Wait for one server as a list would, and not past ``deadline`` (loop's clock).
 
         Raises:
-            Unavailable: nobody knows yet what it offers.
+            Untold: it has still not told what it has.
         """
         slot, shelf = self.slots.get(server), self.catalog.shelf(server)
         if slot is None or shelf is None or shelf.told:
-            return False
+            return
         if not slot.settled:
-            now = asyncio.get_running_loop().time()
-            until = now + slot.config.timeout
-            if deadline is not None:
-                until = min(until, deadline)
-            await asyncio.wait([_waiter(slot)], timeout=max(0.0, until - now))
+            await self._patiently([slot], deadline)
+        if slot.upstream.entries() is NOTHING:
+            status = slot.upstream.status
+            why = f"it is {status.state} and has not told yet what it has"
+            if status.error:
+                why += f": {status.error}"
+            raise Untold(server, why, retry_in=status.retry_in)
         self.refresh()
-        shelf = self.catalog.shelf(server)
-        if shelf is not None and shelf.told:
-            return True
-        status = slot.upstream.status
-        why = status.error or f"it is {status.state} and has not told yet what it offers"
-        raise Unavailable(server, why, ran="no", retry_in=status.retry_in)
+
+    async def _patiently(self, slots: Sequence[Slot], deadline: float | None = None) -> None:
+        now = until = asyncio.get_running_loop().time()
+        waiters: list[asyncio.Task[None]] = []
+        for slot in slots:
+            if slot.waiter is None:
+                slot.waiter = asyncio.get_running_loop().create_task(_settle(slot))
+                slot.patience = now + self.list_wait
+            if slot.patience > now:
+                until = max(until, slot.patience)
+                waiters.append(slot.waiter)
+        if deadline is not None:
+            until = min(until, deadline)
+        if waiters and until > now:
+            await asyncio.wait(waiters, timeout=until - now)
 
     def unavailable(self, view: View) -> list[JsonObject]:
         """The visible servers that are missing from lists now: ``[{server, state}]``."""
@@ -195,12 +186,6 @@ class Roster:
                 self._unavailable.add(slot.name)
                 log.warning("server %s is left out of lists: it is %s", slot.name, state)
         return missing
-
-
-def _waiter(slot: Slot) -> asyncio.Task[None]:
-    if slot.waiter is None:
-        slot.waiter = asyncio.get_running_loop().create_task(_settle(slot))
-    return slot.waiter
 
 
 async def _settle(slot: Slot) -> None:
