@@ -7,7 +7,6 @@ fault of every file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
@@ -21,6 +20,7 @@ from sidecar.policy.paths import Path as JsonPath
 from sidecar.policy.paths import parse_path
 from sidecar.policy.phases import EFFECTS, Effect
 from sidecar.policy.positions import Source
+from sidecar.ports.policy import PolicyFault
 
 API_VERSION: Final = "sidecar/v1"
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -377,9 +377,6 @@ class Root:
 
 ROOT: Record[Got] = Record("a policy", every(Root), lambda got: got)
 
-Tell: TypeAlias = Callable[[str, int, int, str, str], None]
-"""Tells a fault: the rule's id (or nothing), line, column, message, code."""
-
 
 def read_tree(file: str, text: str, faults: Faults) -> Node | None:
     """A YAML file's tree; ``None`` when nothing of it can be read."""
@@ -397,18 +394,21 @@ def read_tree(file: str, text: str, faults: Faults) -> Node | None:
     return root
 
 
-def read(file: str, text: str, tell: Tell) -> Document | None:
-    """What a policy file says, as far as it can be read; ``None`` when that is nothing."""
+def read(file: str, text: str) -> tuple[Document | None, list[PolicyFault]]:
+    """What a policy file says as far as it can be read, and what is wrong with its form."""
     faults = Faults()
     root = read_tree(file, text, faults)
-    document = None
-    if root is not None:
-        document = _document(file, text, root, faults)
-    for fault in faults.found:
-        where = f"{fault.path}: " if fault.path else ""
-        rule = rule_at(root, fault.path)
-        tell(rule, fault.line, fault.column, where + fault.message, "file")
-    return document
+    document = None if root is None else _document(file, text, root, faults)
+    return document, [as_policy_fault(fault, root) for fault in faults.found]
+
+
+def as_policy_fault(fault: Fault, root: Node | None) -> PolicyFault:
+    """A fault of the file's form, with the rule that it is in."""
+    where = f"{fault.path}: " if fault.path else ""
+    rule = rule_at(root, fault.path)
+    return PolicyFault(
+        fault.file, fault.line, fault.column, rule, where + fault.message, code="file"
+    )
 
 
 def _document(file: str, text: str, root: Node, faults: Faults) -> Document | None:

@@ -136,8 +136,8 @@ def read(paths: Sequence[Path], *, shipped: bool = False) -> list[PolicyFile]:
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        # Not a device or a folder: reading those may never end.
+    # Not a pipe, a device or a folder: opening or reading those may never end.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError("is not a file")
         data = stream.read(MOST_BYTES + 1)

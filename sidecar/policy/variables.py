@@ -38,9 +38,7 @@ AGENT: Final = object_of(
     principal=_must(STRING, "Who calls: an agent's name, a token's subject, or agent."),
     on_behalf_of=_may(STRING, "Whom the agent acts for, where its token says so."),
     client=_may(
-        object_of(
-            name=_must(STRING, "The program's name."), version=_must(STRING, "Its version.")
-        ),
+        object_of(name=_must(STRING, "The program's name."), version=_must(STRING, "Its version.")),
         "What the program says of itself. It may say anything.",
     ),
     claims=_may(MAP, "Claims of the token, where it has any."),

@@ -13,10 +13,10 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sidecar.policy.cel import tables
+
 if TYPE_CHECKING:
     from lark import Lark
-
-    from sidecar.policy.cel.build import Builder
 
 _IMPORTED: Final = """
     expr, conditionalor, conditionaland,
@@ -68,9 +68,14 @@ def grammar_folder() -> Path:
 @functools.cache
 def lark_parser() -> Lark:
     """The one parser of this process; parsing keeps no state in it."""
-    from lark import Lark
-
     from sidecar.policy.cel.build import Builder
+
+    return tables.load(grammar_text(), Builder()) or build(Builder())
+
+
+def build(transformer: object | None = None) -> Lark:
+    """The parser made from the grammars, which takes a tenth of a second."""
+    from lark import Lark
 
     return Lark(
         EXTENSION,
@@ -80,9 +85,10 @@ def lark_parser() -> Lark:
         import_paths=[str(grammar_folder())],
         keep_all_tokens=True,
         maybe_placeholders=False,
-        transformer=_transformer(Builder()),
+        transformer=transformer,
     )
 
 
-def _transformer(builder: Builder) -> Builder:
-    return builder
+def grammar_text() -> str:
+    """Both grammars, ours and the installed one of cel-python."""
+    return EXTENSION + (grammar_folder() / "cel.lark").read_text(encoding="utf-8")
