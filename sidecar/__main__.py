@@ -16,10 +16,13 @@ def main() -> int:
         status = supervise()
         if status is not None:
             return status
-    # Not before the fork: what the worker needs would weigh on the supervisor too.
-    from sidecar.cli import main as command_line
+    try:
+        # Not before the fork: what the worker needs would weigh on the supervisor too.
+        from sidecar.cli import main as command_line
 
-    return command_line(arguments)
+        return command_line(arguments)
+    except KeyboardInterrupt:  # while it was still being imported
+        return 130
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ class _Parent:
 
     def _report(self, left: int) -> None:
         assert self._status is not None
-        if not os.WIFSIGNALED(self._status):
+        if not os.WIFSIGNALED(self._status) or os.WTERMSIG(self._status) in _FORWARDED:
             return
         name = signal.Signals(os.WTERMSIG(self._status)).name
         also = f"; ending {left} processes it left" if left else ""

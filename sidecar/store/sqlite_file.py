@@ -5,9 +5,11 @@ Runs in the store's own thread. Raises only StoreError, each naming the file and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -51,20 +53,28 @@ def open_file(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
         _make_private(path)
     except OSError as error:
         raise StoreError(f"store {path}: {os.strerror(error.errno or 0)}") from error
-    try:
-        if path.stat().st_size:
-            _look(path, len(migrations))
-        return _open(path, migrations)
-    except OSError as error:
-        raise StoreError(f"store {path}: {os.strerror(error.errno or 0)}") from error
-    except sqlite3.Error as error:
-        raise explained(path, error) from error
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            if path.stat().st_size:
+                _look(path, len(migrations))
+            return _open(path, migrations)
+        except OSError as error:
+            raise StoreError(f"store {path}: {os.strerror(error.errno or 0)}") from error
+        except sqlite3.Error as error:
+            # While another process opens or closes the file, SQLite does not wait by itself.
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise explained(path, error) from error
+        time.sleep(0.05)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def explained(path: Path, error: sqlite3.Error) -> StoreError:
     """What an SQLite error means to whoever runs the sidecar."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    match code:
+    match _code(error):
         case sqlite3.SQLITE_FULL:
             why = "the disk is full; nothing was written"
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -112,7 +122,7 @@ def _make_private(path: Path) -> None:
     # SQLite gives these the permissions of the file itself when it makes them.
     for suffix in ("-wal", "-shm", "-journal"):
         beside = path.with_name(path.name + suffix)
-        if os.path.lexists(beside):
+        with contextlib.suppress(FileNotFoundError):
             _check_ours(beside)
 
 
@@ -149,6 +159,8 @@ def _look(path: Path, newest: int) -> None:
     """Read only: whose file it is, which schema it has, whether it is whole."""
     connection = _connect(path, "ro")
     try:
+        # One view of the file, whatever another process does to it meanwhile.
+        connection.execute("BEGIN")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application != APPLICATION_ID and tables:
