@@ -210,6 +210,42 @@ asyncio.run(main())
     await store.close()
 
 
+async def test_several_processes_open_and_close_at_once(tmp_path: Path) -> None:
+    """Creating the file, switching it to its log and removing the log are moments of their own."""
+    code = """
+import asyncio, pathlib, sys
+from sidecar.store.sqlite import SqliteStore
+
+async def main():
+    for i in range(5):
+        store = SqliteStore(pathlib.Path(sys.argv[1]))
+        await store.open()
+        await store.put(f"{sys.argv[2]}/{i}", b"x")
+        await store.close()
+
+asyncio.run(main())
+"""
+    for attempt in range(3):
+        path = tmp_path / f"{attempt}.db"
+        done = await asyncio.gather(
+            *(
+                asyncio.to_thread(
+                    subprocess.run,
+                    [sys.executable, "-c", code, str(path), str(i)],
+                    check=False,
+                    capture_output=True,
+                    timeout=50,
+                )
+                for i in range(5)
+            )
+        )
+        assert [each.stderr for each in done] == [b""] * 5
+        store = SqliteStore(path)
+        await store.open()
+        assert len(await store.list("")) == 25
+        await store.close()
+
+
 async def test_a_lock_that_is_held_is_waited_for_and_then_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
