@@ -174,17 +174,26 @@ class Roster:
             await asyncio.wait(waiters, timeout=until - now)
 
     def unavailable(self, view: View) -> list[JsonObject]:
-        """The visible servers that are missing from lists now: ``[{server, state}]``."""
+        """The visible servers that are missing from lists now: ``[{server, state}]``.
+
+        One that is connected and cannot list is missing too, unless older lists of it are shown.
+        """
         missing: list[JsonObject] = []
         for slot in self.visible(view):
-            state = slot.upstream.status.state
-            if state is State.READY:
+            status = slot.upstream.status
+            shelf = self.catalog.shelf(slot.name)
+            if status.state is State.READY and (
+                status.error is None or (shelf is not None and not shelf.empty)
+            ):
                 self._unavailable.discard(slot.name)
                 continue
-            missing.append({"server": slot.name, "state": str(state)})
+            missing.append({"server": slot.name, "state": str(status.state)})
             if slot.name not in self._unavailable:
                 self._unavailable.add(slot.name)
-                log.warning("server %s is left out of lists: it is %s", slot.name, state)
+                why = f": {status.error}" if status.error else ""
+                log.warning(
+                    "server %s is missing from lists: it is %s%s", slot.name, status.state, why
+                )
         return missing
 
 

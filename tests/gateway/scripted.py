@@ -83,6 +83,7 @@ class Scripted:
         self.name = name
         self.bus = bus
         self.state = state
+        self.error: str | None = None
         self.asked: list[tuple[str, JsonObject, Caller]] = []
         self.watched: list[tuple[str, str, str]] = []
         self.levels: list[tuple[str, str]] = []
@@ -97,7 +98,7 @@ class Scripted:
 
     @property
     def status(self) -> ServerStatus:
-        return ServerStatus(self.name, "configured", "stdio", self.state)
+        return ServerStatus(self.name, "configured", "stdio", self.state, error=self.error)
 
     def entries(self) -> Entries:
         return self._entries

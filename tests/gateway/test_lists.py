@@ -146,7 +146,7 @@ async def test_c24_a_list_waits_for_first_attempts_and_no_longer_than_list_wait(
     again = plain(await gateway.request("prompts/list", {}, caller()))
     assert loop.time() - began < 0.15
     assert again["_meta"] == listed["_meta"]
-    warned = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    warned = [r.getMessage() for r in caplog.records if "missing from lists" in r.getMessage()]
     assert len(warned) == 2
     # And when it comes, it is there.
     hang.becomes(State.READY, offers(["z"]))
@@ -185,6 +185,18 @@ async def test_a_server_that_is_down_offers_nothing_and_comes_back(
     assert listed["_meta"] == {"sidecar/unavailable": [{"server": "s", "state": "backoff"}]}
     server.becomes(State.READY)
     assert await names(gateway) == ["s__x"]
+
+
+async def test_a_connected_server_that_cannot_list_is_missing_unless_older_lists_are_shown(
+    gateway: Gateway, serve: Serve
+) -> None:
+    server = serve("s", offers([]))
+    server.error = "tools/list failed"
+    listed = plain(await gateway.request("tools/list", {}, caller()))
+    assert listed["_meta"] == {"sidecar/unavailable": [{"server": "s", "state": "ready"}]}
+    server.lists(offers(["x"]))
+    listed = plain(await gateway.request("tools/list", {}, caller()))
+    assert "_meta" not in listed
 
 
 async def test_with_no_servers_lists_are_empty(gateway: Gateway) -> None:
