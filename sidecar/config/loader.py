@@ -114,6 +114,8 @@ def _assemble(got: Got, file: Path | None) -> Config:
         agents=dict(got[Root.AGENTS]),
         token=None if auth is None else auth[Auth.TOKEN_FILE],
         store=got[Root.STORE] or places.store(environ),
+        policies=got[Root.POLICIES],
+        policy=got[Root.POLICY],
         list_wait=got[Root.LIST_WAIT],
         retry=got[Root.RETRY],
         drain_grace=got[Root.DRAIN],

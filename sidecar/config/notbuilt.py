@@ -14,8 +14,6 @@ NOT_BUILT: dict[str, NotBuilt] = {
         "servers added while it runs", ({}, {"check": True, "commands": False})
     ),
     "reconcile": NotBuilt("reconciling of servers added while it runs", ("60s",)),
-    "policies": NotBuilt("policies", ([],)),
-    "policy": NotBuilt("policies", ({},)),
     "labels": NotBuilt("trust labels", ({},)),
     "parking": NotBuilt("approval of gated calls", ({},)),
     "children": NotBuilt("another user for child processes", ({}, {"user": None})),

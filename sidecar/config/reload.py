@@ -23,6 +23,8 @@ RESTART = {
 }
 LIVE = {
     "token": "auth",
+    "policies": "policies",
+    "policy": "policy",
     "list_wait": "list_wait",
     "retry": "retry",
     "drain_grace": "drain",

@@ -10,7 +10,10 @@ from sidecar.config.record import Field, Got, Record, every, not_available
 from sidecar.config.servers import GLOBS, SERVER
 from sidecar.config.shapes import (
     Address,
+    Choice,
+    FilePath,
     Flag,
+    ListOf,
     MapOf,
     Text,
     TokenFile,
@@ -19,7 +22,16 @@ from sidecar.config.shapes import (
     plain_text,
     size,
 )
-from sidecar.config.types import AdminConfig, AgentConfig, Config, Limits, Retry, SecretRef
+from sidecar.config.types import (
+    SHIPPED,
+    AdminConfig,
+    AgentConfig,
+    Config,
+    Limits,
+    PolicyConfig,
+    Retry,
+    SecretRef,
+)
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 KIB, GIB = 1 << 10, 1 << 30
@@ -171,6 +183,48 @@ def _store(text: str) -> str:
     return values.store(text)
 
 
+class Policies:
+    """Fields of ``policy``."""
+
+    ENGINE = Field(
+        "engine",
+        plain_text("an engine's name", 64),
+        PolicyConfig().engine,
+        "cel, celpy (slow, for comparison), or one that a package brings.",
+    )
+    DEFAULT = Field(
+        "default",
+        Choice("allow", "deny"),
+        PolicyConfig().default,
+        "What is decided where no rule matches: allow or deny.",
+    )
+    SHIPPED = Field(
+        "shipped",
+        ListOf(Choice(*SHIPPED), what="the sidecar's own policies"),
+        SHIPPED,
+        "Which of the sidecar's own policies are loaded; default all.",
+    )
+    RECORD = Field(
+        "record",
+        Choice("digests", "inputs"),
+        PolicyConfig().record,
+        "What is kept of what was decided upon; inputs hold arguments.",
+    )
+
+
+def _policy(got: Got) -> PolicyConfig:
+    shipped = got[Policies.SHIPPED]
+    if len(set(shipped)) != len(shipped):
+        got.fault(Policies.SHIPPED, "names a policy twice")
+    # The two choices have been checked; a shape cannot tell the type of its words.
+    default = "deny" if got[Policies.DEFAULT] == "deny" else "allow"
+    record = "inputs" if got[Policies.RECORD] == "inputs" else "digests"
+    return PolicyConfig(got[Policies.ENGINE], default, shipped, record)
+
+
+POLICY = Record("a mapping", every(Policies), _policy)
+
+
 class Health:
     """Fields of ``health``."""
 
@@ -226,6 +280,14 @@ class Root:
         "",
         "memory or sqlite:///path; default sqlite:$XDG_STATE_HOME/sidecar/state.db.",
     )
+    POLICIES = Field(
+        "policies",
+        ListOf(FilePath(), what="paths"),
+        (),
+        "Policy files, or folders of them; taken over when they change.",
+        empty=True,
+    )
+    POLICY = Field("policy", POLICY, PolicyConfig(), "How policies decide.", empty=True)
     LIST_WAIT = Field(
         "list_wait",
         duration(0, MINUTE),

@@ -128,6 +128,24 @@ class Limits:
     session_ttl: float = 1800.0
 
 
+SHIPPED = ("egress", "gating", "labels", "coding-agents")
+"""The policies that come with the sidecar."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """How policies decide: by which engine, and what where no rule matches.
+
+    ``shipped`` are those of ours that are loaded; ``record`` says what is kept of a decision's
+    input: digests alone, or the inputs too, in a file of their own.
+    """
+
+    engine: str = "cel"
+    default: Literal["allow", "deny"] = "allow"
+    shipped: tuple[str, ...] = SHIPPED
+    record: Literal["digests", "inputs"] = "digests"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
@@ -148,6 +166,8 @@ class Config:
     agents: Mapping[str, AgentConfig] = field(default_factory=dict)
     token: SecretRef | None = None
     store: str = "memory"
+    policies: tuple[Path, ...] = ()
+    policy: PolicyConfig = PolicyConfig()
     list_wait: float = 1.0
     retry: Retry = Retry()
     drain_grace: float = 25.0

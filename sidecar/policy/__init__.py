@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar.config.types import SHIPPED
 from sidecar.ports.policy import EngineOptions, PolicyErrors, PolicyFault
 
 if TYPE_CHECKING:
     from sidecar.policy.guard import Guarded
-
-SHIPPED = ("egress", "gating", "labels", "coding-agents")
-"""The policies that come with the sidecar, by the names that ``policy.shipped`` uses."""
 
 DEFAULT_OPTIONS = EngineOptions()
 
