@@ -157,11 +157,6 @@ class Shelf:
         return None
 
     @property
-    def empty(self) -> bool:
-        """Whether it offers nothing at all."""
-        return not any(self.rows.values())
-
-    @property
     def told(self) -> bool:
         """Whether the server has ever told what it offers."""
         return self.entries is not NOTHING

@@ -59,7 +59,7 @@ class Lists:
         fields: Fields = {LISTS[method]: msgspec.Raw(page.items)}
         if page.cursor is not None:
             fields["nextCursor"] = page.cursor
-        return self._noted(fields, view)
+        return self._noted(fields, view, kind)
 
     async def tools_as(
         self, format: Format, caller: Caller, separator: str | None, server: str | None
@@ -93,7 +93,7 @@ class Lists:
                         taken.add(name)
                         parts.append(_render(format, name, entry))
         fields: Fields = {"tools": msgspec.Raw(b"[" + b",".join(parts) + b"]")}
-        return self._noted(fields, View(view.globs, server))
+        return self._noted(fields, View(view.globs, server), "tools")
 
     def _format(self, shelf: Shelf, format: Format) -> list[bytes]:
         rows = shelf.rows["tools"]
@@ -115,8 +115,8 @@ class Lists:
         offers = self._gate.offers
         return lambda entry: entry.tool is not None and offers(entry.tool, caller)
 
-    def _noted(self, fields: Fields, view: View) -> Fields:
-        missing = self._roster.unavailable(view)
+    def _noted(self, fields: Fields, view: View, kind: Kind) -> Fields:
+        missing = self._roster.unavailable(view, kind)
         if missing:
             fields["_meta"] = {UNAVAILABLE: missing}
         return fields

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.catalog import Catalog, Entry, Shelf, Untold, View
+from sidecar.catalog import Catalog, Entry, Kind, Shelf, Untold, View
 from sidecar.config import ServerConfig
 from sidecar.model import NOTHING, JsonObject, State, Unroutable
 from sidecar.ports.upstream import Upstream
@@ -173,17 +173,17 @@ class Roster:
         if waiters and until > now:
             await asyncio.wait(waiters, timeout=until - now)
 
-    def unavailable(self, view: View) -> list[JsonObject]:
-        """The visible servers that are missing from lists now: ``[{server, state}]``.
+    def unavailable(self, view: View, kind: Kind) -> list[JsonObject]:
+        """The visible servers that are missing from a list now: ``[{server, state}]``.
 
-        One that is connected and cannot list is missing too, unless older lists of it are shown.
+        One that is connected and cannot list is missing too, unless its older list is shown.
         """
         missing: list[JsonObject] = []
         for slot in self.visible(view):
             status = slot.upstream.status
             shelf = self.catalog.shelf(slot.name)
             if status.state is State.READY and (
-                status.error is None or (shelf is not None and not shelf.empty)
+                status.error is None or (shelf is not None and shelf.rows[kind])
             ):
                 self._unavailable.discard(slot.name)
                 continue

@@ -190,10 +190,12 @@ async def test_a_server_that_is_down_offers_nothing_and_comes_back(
 async def test_a_connected_server_that_cannot_list_is_missing_unless_older_lists_are_shown(
     gateway: Gateway, serve: Serve
 ) -> None:
-    server = serve("s", offers([]))
+    server = serve("s", offers([], prompts=(prompt("p"),)))
     server.error = "tools/list failed"
     listed = plain(await gateway.request("tools/list", {}, caller()))
     assert listed["_meta"] == {"sidecar/unavailable": [{"server": "s", "state": "ready"}]}
+    listed = plain(await gateway.request("prompts/list", {}, caller()))
+    assert "_meta" not in listed
     server.lists(offers(["x"]))
     listed = plain(await gateway.request("tools/list", {}, caller()))
     assert "_meta" not in listed
