@@ -6,14 +6,16 @@ from sidecar.policy.cel.errors import Stopped
 
 MAX_SOURCE = 20_000
 """Characters of one expression."""
-MAX_DEPTH = 100
+MAX_DEPTH = 64
 """Levels of one expression's tree; chains of ``&&`` and ``||`` count as one level."""
 MAX_STRING = 8 * 1024 * 1024
 """Characters (or bytes) of a string that an expression makes."""
 MAX_LIST = 100_000
 """Elements of a list that an expression makes."""
 DEFAULT_BUDGET = 10_000
-"""Steps of one decision: an iteration is one, and so is a kilobyte of text searched."""
+"""Steps of one decision: an iteration is one, a kilobyte of text searched is one, and what costs
+as much as several iterations (reading an address, a pattern that is not constant) is several.
+A step is about a microsecond, three at worst."""
 
 # Work is charged when it is worth a step; below this, strings and lists are free.
 FREE_TEXT = 1024

@@ -260,9 +260,11 @@ def contains(container: Value, item: Value, budget: Budget) -> bool:
         return lookup_key(item) in container
     if kind is not list:
         raise no_overload("in", item, container)
-    budget.items(len(container))
     if type(item) is str:
+        budget.items(len(container))
+        budget.text(len(item) * len(container))
         return item in container
+    budget.items(4 * len(container))
     return any(equal(item, other, budget) for other in container)
 
 

@@ -27,6 +27,7 @@ Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Interface | IPv6Interface
 
 _LONGEST: Final = 64
+_READING: Final = 5
 _PREFIX: Final = re.compile(r"0|[1-9][0-9]{0,2}", re.ASCII)
 _BROADCAST: Final = IPv4Address("255.255.255.255")
 
@@ -68,10 +69,20 @@ def parse_network(text: str) -> Network:
         raise EvalError("invalid_argument", "a network's prefix is too long") from None
 
 
-def _is(parse: Callable[[str], object]) -> Callable[[Budget, str], bool]:
-    def run(_: Budget, text: str) -> bool:
+def _address(budget: Budget, text: str) -> Address:
+    budget.charge(_READING)
+    return parse_address(text)
+
+
+def _network(budget: Budget, text: str) -> Network:
+    budget.charge(2 * _READING)
+    return parse_network(text)
+
+
+def _is(read: Callable[[Budget, str], object]) -> Callable[[Budget, str], bool]:
+    def run(budget: Budget, text: str) -> bool:
         try:
-            parse(text)
+            read(budget, text)
         except EvalError:
             return False
         return True
@@ -79,8 +90,8 @@ def _is(parse: Callable[[str], object]) -> Callable[[Budget, str], bool]:
     return run
 
 
-def _is_canonical(_: Budget, text: str) -> bool:
-    return str(parse_address(text)) == text
+def _is_canonical(budget: Budget, text: str) -> bool:
+    return str(_address(budget, text)) == text
 
 
 def _is_global_unicast(_: Budget, address: Address) -> bool:
@@ -106,8 +117,12 @@ def _contains_ip(_: Budget, network: Network, address: Address) -> bool:
     return address in network.network
 
 
-def _contains_text_ip(_: Budget, network: Network, text: str) -> bool:
-    return parse_address(text) in network.network
+def _contains_text_ip(budget: Budget, network: Network, text: str) -> bool:
+    return _address(budget, text) in network.network
+
+
+def _contains_text_cidr(budget: Budget, network: Network, text: str) -> bool:
+    return _contains(network, _network(budget, text))
 
 
 def _contains(network: Network, other: Network) -> bool:
@@ -130,17 +145,17 @@ def _test(name: str, call: Callable[[Budget, Address], bool]) -> Function:
 
 
 FUNCTIONS: Final = (
-    Function("isIP", Overload((STRING,), BOOL, _is(parse_address))),
-    Function("isCIDR", Overload((STRING,), BOOL, _is(parse_network))),
+    Function("isIP", Overload((STRING,), BOOL, _is(_address))),
+    Function("isCIDR", Overload((STRING,), BOOL, _is(_network))),
     Function(
         "ip",
-        Overload((STRING,), IP, lambda _, text: parse_address(text)),
+        Overload((STRING,), IP, _address),
         Overload((IP,), IP, lambda _, address: address),
         Overload((CIDR,), IP, lambda _, network: _bare(network), member=True),
     ),
     Function(
         "cidr",
-        Overload((STRING,), CIDR, lambda _, text: parse_network(text)),
+        Overload((STRING,), CIDR, _network),
         Overload((CIDR,), CIDR, lambda _, network: network),
     ),
     Function("ip.isCanonical", Overload((STRING,), BOOL, _is_canonical)),
@@ -158,7 +173,7 @@ FUNCTIONS: Final = (
     Function(
         "containsCIDR",
         Overload((CIDR, CIDR), BOOL, lambda _, a, b: _contains(a, b), member=True),
-        Overload((CIDR, STRING), BOOL, lambda _, a, b: _contains(a, parse_network(b)), member=True),
+        Overload((CIDR, STRING), BOOL, _contains_text_cidr, member=True),
     ),
     Function("masked", Overload((CIDR,), CIDR, _masked, member=True)),
     Function(

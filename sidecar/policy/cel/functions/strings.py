@@ -32,15 +32,17 @@ _QUOTED: Final = str.maketrans(
 _STRINGS: Final = list_of(STRING)
 
 
-def _outside(index: int) -> EvalError:
-    return EvalError("index_out_of_bounds", f"index out of range: {index}")
+def _outside() -> EvalError:
+    return EvalError("index_out_of_bounds", "an index is out of the range of a string")
 
 
-def _starts_with(_: Budget, text: str, prefix: str) -> bool:
+def _starts_with(budget: Budget, text: str, prefix: str) -> bool:
+    budget.text(len(prefix))
     return text.startswith(prefix)
 
 
-def _ends_with(_: Budget, text: str, suffix: str) -> bool:
+def _ends_with(budget: Budget, text: str, suffix: str) -> bool:
+    budget.text(len(suffix))
     return text.endswith(suffix)
 
 
@@ -51,14 +53,14 @@ def _contains(budget: Budget, text: str, part: str) -> bool:
 
 def _char_at(_: Budget, text: str, index: int) -> str:
     if not 0 <= index <= len(text):
-        raise _outside(index)
+        raise _outside()
     return text[index : index + 1]
 
 
 def _index_of(budget: Budget, text: str, part: str, offset: int = 0) -> int:
     budget.text(len(text))
     if not 0 <= offset <= len(text):
-        raise _outside(offset)
+        raise _outside()
     return text.find(part, offset)
 
 
@@ -67,7 +69,7 @@ def _last_index_of(budget: Budget, text: str, part: str, offset: int | None = No
     if offset is None:
         return text.rfind(part)
     if not 0 <= offset <= len(text):
-        raise _outside(offset)
+        raise _outside()
     return text.rfind(part, 0, offset + len(part))
 
 
@@ -106,15 +108,16 @@ def _split(budget: Budget, text: str, separator: str, limit: int = -1) -> list[s
     return [*text[: pieces - 1], text[pieces - 1 :]]
 
 
-def _substring(_: Budget, text: str, start: int, end: int | None = None) -> str:
+def _substring(budget: Budget, text: str, start: int, end: int | None = None) -> str:
     if end is None:
         end = len(text)
     if not 0 <= start <= len(text):
-        raise _outside(start)
+        raise _outside()
     if not 0 <= end <= len(text):
-        raise _outside(end)
+        raise _outside()
     if start > end:
-        raise EvalError("invalid_argument", f"invalid substring range: {start} to {end}")
+        raise EvalError("invalid_argument", "a substring ends before it starts")
+    budget.text(end - start)
     return text[start:end]
 
 

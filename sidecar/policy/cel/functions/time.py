@@ -37,6 +37,7 @@ _UNITS: Final = {
     "h": 3600 * SECOND,
 }
 _LONGEST: Final = 100
+_READING_A_ZONE: Final = 10
 _OFFSET: Final = re.compile(r"([+-]?)(\d\d):(\d\d)", re.ASCII)
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+\-]{0,31}(?:/[A-Za-z0-9_+\-]{1,31}){0,2}", re.ASCII)
 
@@ -187,7 +188,8 @@ def _getter(name: str, read: Callable[[dt.datetime], int]) -> Function:
     def in_utc(_: Budget, value: Timestamp) -> int:
         return read(_local(value, "UTC"))
 
-    def in_zone(_: Budget, value: Timestamp, zone: str) -> int:
+    def in_zone(budget: Budget, value: Timestamp, zone: str) -> int:
+        budget.charge(_READING_A_ZONE)
         return read(_local(value, zone))
 
     return Function(

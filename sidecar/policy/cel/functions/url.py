@@ -19,6 +19,7 @@ from sidecar.policy.cel.types import BOOL, STRING, URL, list_of, map_of
 from sidecar.policy.cel.values import Url, Value
 
 _LONGEST: Final = 8192
+_READING: Final = 10
 _URL: Final = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?:[^/?#@\[\]]*@)?"
     r"(?P<host>(?P<hostname>\[[0-9A-Fa-f:.]+\]|[^/?#@:\[\]]*)(?::(?P<port>[0-9]*))?))?"
@@ -54,9 +55,14 @@ def parse_url(text: str) -> Url:
     )
 
 
-def _is_url(_: Budget, text: str) -> bool:
+def _url(budget: Budget, text: str) -> Url:
+    budget.charge(_READING + (len(text) >> 6))
+    return parse_url(text)
+
+
+def _is_url(budget: Budget, text: str) -> bool:
     try:
-        parse_url(text)
+        _url(budget, text)
     except EvalError:
         return False
     return True
@@ -84,7 +90,7 @@ FUNCTIONS: Final = (
     Function("isURL", Overload((STRING,), BOOL, _is_url)),
     Function(
         "url",
-        Overload((STRING,), URL, lambda _, text: parse_url(text)),
+        Overload((STRING,), URL, _url),
         Overload((URL,), URL, lambda _, url: url),
     ),
     _getter("getScheme", lambda url: url.scheme),
