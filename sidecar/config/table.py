@@ -5,6 +5,8 @@ Keys of ``servers.*`` are in :mod:`sidecar.config.servers`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from sidecar.config import notbuilt, places, values
 from sidecar.config.record import Field, Got, Record, every, not_available
 from sidecar.config.servers import GLOBS, SERVER
@@ -217,8 +219,10 @@ def _policy(got: Got) -> PolicyConfig:
     if len(set(shipped)) != len(shipped):
         got.fault(Policies.SHIPPED, "names a policy twice")
     # The two choices have been checked; a shape cannot tell the type of its words.
-    default = "deny" if got[Policies.DEFAULT] == "deny" else "allow"
-    record = "inputs" if got[Policies.RECORD] == "inputs" else "digests"
+    default: Literal["allow", "deny"] = "deny" if got[Policies.DEFAULT] == "deny" else "allow"
+    record: Literal["digests", "inputs"] = (
+        "inputs" if got[Policies.RECORD] == "inputs" else "digests"
+    )
     return PolicyConfig(got[Policies.ENGINE], default, shipped, record)
 
 

@@ -81,6 +81,15 @@ class CelPolicy:
             self._refs[phase] = found
         return found
 
+    def all_rules(self) -> list[Rule]:
+        """The rules of every phase."""
+        return [rule for phase in Phase for rule in self.rules(phase)]
+
+    def enforced(self) -> CelPolicy:
+        """The policy as if no rule were in audit mode: what tests are about."""
+        rules = [replace(rule, audit=False) for rule in self.all_rules()]
+        return CelPolicy(rules, default=self.default, revision=self._revision)
+
     def specialise(self, known: Mapping[str, object]) -> CelPolicy:
         """The policy for inputs that hold all of ``known``: variables, or dotted paths."""
         return Specialised(self, known)
