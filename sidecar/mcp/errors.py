@@ -18,7 +18,8 @@ from sidecar.model import (
     Unavailable,
     Unroutable,
 )
-from sidecar.wire.json import BadJson, decode
+from sidecar.wire.json import BadJson
+from sidecar.wire.json import fields as fields_of
 from sidecar.wire.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -130,11 +131,6 @@ def unsupported_version(
     return Rejection(UNSUPPORTED_VERSION, "Unsupported protocol version", data, id=id)
 
 
-def resource_not_found(uri: str, *, id: RequestId | None = None) -> Rejection:
-    """No such resource, in the modern form; ``shape.error_for`` turns it for legacy clients."""
-    return Rejection(INVALID_PARAMS, "resource not found", {"uri": uri}, id=id)
-
-
 def of(failure: Exception) -> RpcError:
     """The JSON-RPC form of a failed call.
 
@@ -202,7 +198,7 @@ def rest_status(fields: Fields) -> int:
     meta = fields.get("_meta")
     if isinstance(meta, msgspec.Raw):
         try:
-            meta = decode(meta)
+            meta = fields_of(meta)
         except BadJson:
             return 200
     if isinstance(meta, dict):

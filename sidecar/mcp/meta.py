@@ -116,11 +116,6 @@ def take(params: JsonObject, *, strict: bool = True) -> Envelope:
     return envelope
 
 
-def drop_foreign(meta: Mapping[str, object]) -> JsonObject:
-    """A result's ``_meta`` without ``sidecar/*`` keys, which no server may write."""
-    return {key: value for key, value in meta.items() if not key.startswith(SIDECAR_META)}
-
-
 def envelope(
     *,
     client: Client,

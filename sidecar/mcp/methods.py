@@ -33,16 +33,6 @@ LEGACY_REQUESTS: Final = _BOTH | {
 MODERN_REQUESTS: Final = _BOTH | {"server/discover", "subscriptions/listen"}
 """Requests from a client, modern era."""
 
-LEGACY_NOTIFICATIONS: Final = frozenset(
-    {
-        "notifications/initialized",
-        "notifications/cancelled",
-        "notifications/progress",
-        "notifications/roots/list_changed",
-    }
-)
-"""Notifications from a client, legacy era; over modern HTTP a client has none."""
-
 NAME_PARAM: Final[Mapping[str, str]] = MappingProxyType(
     {
         "tools/call": "name",
@@ -67,9 +57,6 @@ LISTS: Final[Mapping[str, str]] = MappingProxyType(
 
 CACHEABLE: Final = frozenset({*LISTS, "server/discover", "resources/read"})
 """Methods whose complete results carry ``ttlMs`` and ``cacheScope`` in the modern era."""
-
-MAY_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""Methods whose result may be ``input_required`` in the modern era."""
 
 LOG_LEVELS: Final = (
     "debug",

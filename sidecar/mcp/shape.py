@@ -15,6 +15,7 @@ from sidecar.mcp.meta import MCP_META, SERVER_INFO, SUBSCRIPTION_ID
 from sidecar.mcp.methods import CACHEABLE
 from sidecar.model import Era, Fields, JsonObject, RequestId, RpcError
 from sidecar.wire.json import BadJson, decode
+from sidecar.wire.json import fields as fields_of
 from sidecar.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 COMPLETE: Final = "complete"
@@ -158,7 +159,13 @@ def plain(value: object) -> object:
 
 
 def _meta_of(fields: Fields) -> JsonObject | None:
-    found = plain(fields.get("_meta"))
+    """``_meta`` by its keys; its values stay as they came."""
+    found = fields.get("_meta")
+    if isinstance(found, msgspec.Raw):
+        try:
+            return fields_of(found)
+        except BadJson:
+            return None
     return cast("JsonObject", found) if isinstance(found, dict) else None
 
 

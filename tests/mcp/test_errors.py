@@ -92,7 +92,6 @@ def test_our_own_fault_keeps_its_text_to_itself() -> None:
         (errors.header_mismatch("no"), -32020, 400, 400),
         (errors.missing_capability({"sampling": {}}), -32021, 400, 400),
         (errors.unsupported_version("1900-01-01"), -32022, 400, 400),
-        (errors.resource_not_found("file:///x"), -32602, 400, 400),
     ],
 )
 def test_our_own_refusals(error: Rejection, code: int, status: int, rest: int) -> None:
@@ -116,7 +115,6 @@ def test_what_the_specification_puts_into_data() -> None:
     assert errors.missing_capability({"sampling": {}}).data == {
         "requiredCapabilities": {"sampling": {}}
     }
-    assert errors.resource_not_found("file:///x").data == {"uri": "file:///x"}
     assert {-32020, -32021, -32022} == errors.MODERN_CODES
 
 

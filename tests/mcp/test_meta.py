@@ -216,8 +216,3 @@ def test_nothing_to_add_adds_nothing() -> None:
     assert meta.put({}, progress=0) == {"_meta": {"progressToken": 0}}
     assert meta.put({}, trace=TraceContext("", "a=b", "")) == {}
     assert "io.modelcontextprotocol/logLevel" not in meta.envelope(client=Client(), capabilities={})
-
-
-def test_only_we_write_our_keys() -> None:
-    theirs = {"sidecar/call": "x", "ifc": {"a": 1}, "sidecar": 2}
-    assert meta.drop_foreign(theirs) == {"ifc": {"a": 1}, "sidecar": 2}

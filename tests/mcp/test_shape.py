@@ -136,6 +136,9 @@ def test_protocol_keys_stay_in_their_era() -> None:
         b'{"name":"up"},"io.modelcontextprotocol/x":1,"v":1}}'
     )
     assert written(Era.LEGACY, "tools/call", theirs) == b'{"a":[ 1 ],"_meta":{"v":1}}'
+    digits = b'{"_meta":{"io.modelcontextprotocol/x":1,"v":{ "n":1.10,"e":1e400 }}}'
+    assert written(Era.LEGACY, "tools/call", digits) == b'{"_meta":{"v":{ "n":1.10,"e":1e400 }}}'
+    assert b'"v":{ "n":1.10,"e":1e400 }' in written(Era.MODERN, "tools/call", digits)
     only = b'{"_meta":{"io.modelcontextprotocol/serverInfo":{}}}'
     assert written(Era.LEGACY, "tools/call", only) == b"{}"
     # We answer, not the server behind us.
@@ -204,7 +207,7 @@ def test_our_own_unknown_resource_has_its_reason_and_its_uri() -> None:
     assert isinstance(modern, Rejection)
     assert modern.id == 3
     assert shape.error_for(Era.LEGACY, ours, "resources/read", "file:///x") is ours
-    not_found = errors.resource_not_found("file:///x")
+    not_found = errors.invalid_params("no such resource", {"uri": "file:///x"})
     assert shape.error_for(Era.LEGACY, not_found, "resources/read") is not_found
 
 

@@ -54,7 +54,6 @@ def test_the_methods_are_the_references() -> None:
         mcp_types.methods.SPEC_CLIENT_METHODS
     )
     assert not methods.exists(Era.MODERN, "tasks/get")
-    assert methods.MAY_ASK == mcp_types.methods.INPUT_REQUIRED_METHODS
 
 
 def test_the_named_methods_include_the_references() -> None:
