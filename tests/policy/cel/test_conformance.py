@@ -1,4 +1,4 @@
-"""cel-spec's conformance tests through both engines, and the table of docs/policy.md.
+"""cel-spec's conformance tests through both engines, and the table of docs/cel.md.
 
 ``SIDECAR_WRITE_DOCS=1 pytest tests/policy/cel/test_conformance.py`` writes the table anew.
 """
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
     FOLDER is None, reason="cel-spec's files are not here; set SIDECAR_CEL_SPEC to their folder"
 )
 
-# Tests that apply and do not pass, each with the reason that docs/policy.md gives.
+# Tests that apply and do not pass, each with the reason that docs/cel.md gives.
 EXCEPTIONS: dict[str, str] = {}
 BEGIN = "<!-- conformance: written by tests/policy/cel/test_conformance.py -->"
 END = "<!-- end of conformance -->"
@@ -93,7 +93,7 @@ def _table() -> str:
 
 
 def test_the_table_in_the_docs_is_true() -> None:
-    document = REPOSITORY / "docs" / "policy.md"
+    document = REPOSITORY / "docs" / "cel.md"
     text = document.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     shown, _, after = rest.partition(END)
