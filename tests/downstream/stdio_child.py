@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+
+import uvloop
 
 from sidecar.config.types import Config, Limits
 from sidecar.downstream import StdioServer
@@ -18,4 +21,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    (uvloop.run if "uvloop" in sys.argv else asyncio.run)(main())

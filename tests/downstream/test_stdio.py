@@ -393,8 +393,9 @@ async def test_a_client_that_reads_nothing_is_not_read_from() -> None:
 # ---------------------------------------------------------------------------- processes
 
 
-def child() -> list[str]:
-    return [sys.executable, "-m", "tests.downstream.stdio_child"]
+@pytest.fixture(params=["asyncio", "uvloop"])
+def child(request: pytest.FixtureRequest) -> list[str]:
+    return [sys.executable, "-m", "tests.downstream.stdio_child", request.param]
 
 
 ENV = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
@@ -404,36 +405,34 @@ SCRIPT = b"".join(
 )
 
 
-def test_only_messages_are_on_standard_output() -> None:
-    done = subprocess.run(
-        child(), input=SCRIPT, capture_output=True, env=ENV, timeout=20, check=True
-    )
+def test_only_messages_are_on_standard_output(child: list[str]) -> None:
+    done = subprocess.run(child, input=SCRIPT, capture_output=True, env=ENV, timeout=20, check=True)
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted(message["id"] for message in messages) == [0, 1, 2]
     assert b"what is printed goes elsewhere" in done.stderr
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
-def test_files_are_served_like_pipes(tmp_path: Path, end: bytes) -> None:
+def test_files_are_served_like_pipes(child: list[str], tmp_path: Path, end: bytes) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(SCRIPT.rstrip() + end)
     with source.open("rb") as stdin, target.open("wb") as stdout:
-        subprocess.run(child(), stdin=stdin, stdout=stdout, env=ENV, timeout=20, check=True)
+        subprocess.run(child, stdin=stdin, stdout=stdout, env=ENV, timeout=20, check=True)
     messages = [json.loads(line) for line in target.read_bytes().splitlines()]
     assert sorted(message["id"] for message in messages) == [0, 1, 2]
 
 
-def test_an_empty_input_ends_at_once() -> None:
+def test_an_empty_input_ends_at_once(child: list[str]) -> None:
     with Path(os.devnull).open("rb") as nothing:
         done = subprocess.run(
-            child(), stdin=nothing, capture_output=True, env=ENV, timeout=20, check=True
+            child, stdin=nothing, capture_output=True, env=ENV, timeout=20, check=True
         )
     assert done.stdout == b""
 
 
-def test_a_reader_that_goes_away_ends_the_process() -> None:
+def test_a_reader_that_goes_away_ends_the_process(child: list[str]) -> None:
     process = subprocess.Popen(
-        child(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENV
+        child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENV
     )
     try:
         assert process.stdin is not None
