@@ -163,7 +163,9 @@ class Conversation:
 
     def _oversize(self, found: Oversize) -> None:
         """Only the request that it answers suffers, if that can be told."""
-        match = _ID_FIRST.match(found.head) or _ID_LAST.search(found.tail)
+        # An event's head may begin with the name of its field.
+        head = found.head.removeprefix(b"data:") if self._limit == "event" else found.head
+        match = _ID_FIRST.match(head) or _ID_LAST.search(found.tail)
         pending = self._pending.pop(int(match[1]), None) if match else None
         if pending is None and len(self._pending) == 1:
             pending = self._pending.popitem()[1]

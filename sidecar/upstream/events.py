@@ -43,6 +43,8 @@ class EventStream:
 
     async def settled(self, within: float) -> None:
         """Return once it is open or has failed for the first time, or after so many seconds."""
+        if self._settled.is_set():
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._settled.wait()

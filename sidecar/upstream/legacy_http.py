@@ -26,6 +26,9 @@ from sidecar.wire.jsonrpc import Message
 END_TIMEOUT = 2.0
 """Seconds that a server may take over the end of a session, or over a notification."""
 
+EVENTS_WAIT = 0.25
+"""Seconds that others wait for the standing stream, so that nothing falls in between."""
+
 RESUMES = 5
 """How often in a row a broken answer is resumed without anything new having come."""
 
@@ -59,6 +62,8 @@ class LegacyHttpLeg:
         self._session = Session(None, {})
         self._renewing: asyncio.Task[None] | None = None
         self._events: EventStream | None = None
+        # Some servers report progress on the standing stream instead of the request's own.
+        self._progress: dict[int, Caller] = {}
 
     async def open(self) -> None:
         """Shake hands.
@@ -112,10 +117,10 @@ class LegacyHttpLeg:
         if self._events is None and not self.gone.done():
             self._events = EventStream(self._host, self._http, self)
 
-    async def listening(self, within: float) -> None:
-        """Return once the event stream is open, or it is clear that there is none."""
+    async def listening(self) -> None:
+        """Return once the event stream is open, or it is clear that there is none, or soon."""
         if self._events is not None:
-            await self._events.settled(within)
+            await self._events.settled(EVENTS_WAIT)
 
     async def end(self) -> None:
         reachable = not self.gone.done()
@@ -171,6 +176,10 @@ class LegacyHttpLeg:
         body = jsonrpc.request(id, method, prepare.legacy(params, id, caller, baggage=host.trusted))
         hear = partial(self._heard, id, caller)
         try:
+            if caller.progress is not None:
+                self._progress[id] = caller
+                self.listen()
+                await self.listening()
             try:
                 message = await http.exchange(body, session.headers, id, hear)
             except StreamEnded as ended:
@@ -184,6 +193,9 @@ class LegacyHttpLeg:
             # Whoever noticed it.
             lose(self.gone, error.why)
             raise
+        finally:
+            if caller.progress is not None:
+                self._progress.pop(id, None)
         if message.error is not None and lost.by_error(jsonrpc.error_of(message.error)):
             raise SessionLost
         return read_result(host, message)
@@ -251,8 +263,11 @@ class LegacyHttpLeg:
             host.complaints.warn("garbage", f"sends a notification we cannot read: {error}")
             return
         if message.method == "notifications/progress":
-            if id and params.get("progressToken") == id:
-                progress(caller, params)
+            token = params.get("progressToken")
+            whose = self._progress.get(token) if type(token) is int else None
+            # On a request's own stream a server has only that request to tell of.
+            if whose is not None and id in (0, token):
+                progress(whose, params)
         elif message.method == "notifications/message" and caller is not SELF:
             if host.wants(params.get("level"), caller):
                 caller.notify(message.method, params)

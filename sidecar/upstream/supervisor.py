@@ -33,9 +33,6 @@ KNOCK = 1.0
 SWEEP = 30.0
 """Seconds between two looks for what nobody uses any more."""
 
-EVENTS_WAIT = 0.25
-"""Seconds that listing waits for the event stream, so that no change falls in between."""
-
 RELIST_WAIT = 10.0
 """Seconds that a request waits for the tools to be listed again."""
 
@@ -69,6 +66,7 @@ class Supervisor:
         self._backoff = Backoff()
         self._list_backoff = Backoff(base=2.0)
         self._retry_at: float | None = None
+        self._started_at = 0.0
         self._tried_at = 0.0
         self._offered = False
         self._settled = asyncio.Event()
@@ -122,24 +120,25 @@ class Supervisor:
         Raises:
             Unavailable: it is not; the request was not sent.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE
+        now = asyncio.get_running_loop().time()
+        until = now + PATIENCE
+        if self._retry_at is None:
+            # An attempt is running; one that hangs is not waited for by everybody.
+            until = self._started_at + PATIENCE
+        elif now - self._tried_at >= KNOCK:
+            self._knock.set()
+        elif self._backoff.failures > 1 or self._retry_at > until:
+            raise self._down_error()
         while not self._stopped:
-            leg = self.leg
-            if leg is not None:
+            if (leg := self.leg) is not None:
                 return leg
-            if self._retry_at is not None:
-                if loop.time() - self._tried_at >= KNOCK:
-                    self._knock.set()
-                elif self._retry_at > until:
-                    break
             self._tried.clear()
             try:
                 async with asyncio.timeout_at(until):
                     await self._tried.wait()
             except TimeoutError:
                 break
-            if self.leg is None and (self._retry_at is None or self._retry_at > until):
+            if self.leg is None and self._backoff.failures > 1:
                 break
         raise self._down_error()
 
@@ -162,6 +161,7 @@ class Supervisor:
     async def _run(self) -> None:
         while True:
             self._retry_at = None
+            self._started_at = asyncio.get_running_loop().time()
             self._enter(State.CONNECTING)
             self._knock.clear()
             try:
@@ -201,7 +201,7 @@ class Supervisor:
         self._dirty.clear()
         leg.listen()
         if isinstance(leg, LegacyHttpLeg):
-            await leg.listening(EVENTS_WAIT)
+            await leg.listening()
         await self._until_gone(leg, self._ready(leg))
         while not gone.done():
             await self._woken()

@@ -109,6 +109,7 @@ class Fake:
     sessions: set[str] = field(default_factory=set)
     streams: list[Stream] = field(default_factory=list)
     listens: list[tuple[Seen, Stream]] = field(default_factory=list)
+    most_listens: int = 0
     inflight: int = 0
     most_inflight: int = 0
     server: TestServer = field(init=False)
@@ -166,6 +167,7 @@ class Fake:
     async def _listen(self, seen: Seen, request: web.Request) -> web.StreamResponse:
         stream = Stream(request)
         self.listens.append((seen, stream))
+        self.most_listens = max(self.most_listens, len(self.listens))
         await stream.notify(
             "notifications/subscriptions/acknowledged",
             {
