@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping
+import threading
+import urllib.request
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any
 
+from tests.cases.awkward import Awkward, Behaviour
 from tests.cases.awkward.http import HttpServer
 from tests.cases.awkward.stdio import Child
-from tests.kit.running import Sidecar, running
+from tests.kit.running import Sidecar, running, started
 
 Server = HttpServer | Child | dict[str, Any]
 
@@ -45,3 +49,51 @@ def dead_port() -> int:
 def dead() -> dict[str, Any]:
     """A server that refuses connections."""
     return {"url": f"http://127.0.0.1:{dead_port()}/mcp"}
+
+
+class Stage:
+    """A sidecar and its upstreams, shared by the tests of a module.
+
+    The upstreams live in a thread with a loop of its own; tests read what they saw, and call
+    ``clear`` first when they count.
+    """
+
+    def __init__(self, sidecar: Sidecar, upstreams: Mapping[str, HttpServer]) -> None:
+        self.sidecar = sidecar
+        self.upstreams = upstreams
+
+    def __getitem__(self, name: str) -> Awkward:
+        return self.upstreams[name].server
+
+    def clear(self) -> None:
+        for upstream in self.upstreams.values():
+            upstream.server.seen.clear()
+            upstream.server.cancelled.clear()
+
+
+@contextlib.contextmanager
+def stage(behaviours: Mapping[str, Behaviour], **config: Any) -> Iterator[Stage]:
+    """One HTTP server for each behaviour, and a sidecar in front of them that is ready."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(10)
+
+    upstreams = {name: HttpServer(behaviour) for name, behaviour in behaviours.items()}
+    try:
+        for upstream in upstreams.values():
+            run(upstream.start())
+        entries = {name: entry(upstream) for name, upstream in upstreams.items()}
+        with started({"servers": entries, **config}) as sidecar:
+            # The first list waits for all of them.
+            with urllib.request.urlopen(f"{sidecar.rest}/tools", timeout=10) as answer:
+                answer.read()
+            yield Stage(sidecar, upstreams)
+    finally:
+        for upstream in upstreams.values():
+            run(upstream.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

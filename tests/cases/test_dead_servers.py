@@ -80,7 +80,6 @@ async def test_ten_servers_five_of_them_no_good(
     [
         pytest.param({"list_delay": 10}, id="slow list"),
         pytest.param({"initialize_delay": 10, "eras": ("legacy",)}, id="slow initialize"),
-        pytest.param({"list_error": True}, id="list is an error"),
         pytest.param({"status": 500}, id="500"),
         pytest.param({"status": 401}, id="401"),
     ],
@@ -128,6 +127,20 @@ async def test_a_bad_command_beside_a_good_one(
         assert await client.text("good__echo", message="on") == "on"
         page = await client.request("tools/list")
         assert [x["server"] for x in page["_meta"]["sidecar/unavailable"]] == ["bad"]
+
+
+async def test_a_list_that_fails_is_read_again(http: aiohttp.ClientSession) -> None:
+    async with (
+        serving(Behaviour(list_error=True)) as bad,
+        serving(Behaviour(name="good")) as good,
+        behind({"bad": bad, "good": good}) as sidecar,
+    ):
+        client = Modern(http, sidecar.mcp)
+        names = await client.until_listed("good__echo")
+        assert [name for name in names if name.startswith("bad__")] == []
+        assert "server bad: tools/list failed" in sidecar.log()
+        bad.server.behaviour.list_error = False
+        await client.until_listed("bad__echo", within=15)
 
 
 async def test_a_dead_server_is_found_when_it_comes(http: aiohttp.ClientSession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,30 @@ import pytest
 
 from tests.cases.awkward import Behaviour, serving
 from tests.cases.awkward.stdio import Child
-from tests.cases.behind import behind
+from tests.cases.behind import Stage, behind, stage
 from tests.kit import processes
 from tests.kit.client import META, Legacy, Modern, RpcFailed
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Stage]:
+    """Two well-behaved servers that answer each in another way."""
+    behaviours = {"json": Behaviour(name="json"), "sse": Behaviour(name="sse", answers="sse")}
+    with stage(behaviours) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(
+    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern], scene: Stage
+) -> Legacy | Modern:
+    """A client in each era."""
+    scene.clear()
+    opened = client_of(http, scene.sidecar.mcp)
+    await opened.open()
+    return opened
 
 
 def spelled(text: str) -> Any:
@@ -64,52 +84,41 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("answers", ["json", "sse"])
+@pytest.mark.parametrize("way", ["json", "sse"])
 @pytest.mark.parametrize("name", RESULTS)
 async def test_a_result_arrives_as_it_was_sent(
-    http: aiohttp.ClientSession,
-    client_of: type[Legacy] | type[Modern],
-    name: str,
-    answers: Any,
+    client: Legacy | Modern, name: str, way: str
 ) -> None:
-    raw = '{"jsonrpc": "2.0", "id": $id, "result": ' + RESULTS[name] + "}"
-    raw = " ".join(raw.split())
-    async with (
-        serving(Behaviour(answers=answers)) as upstream,
-        behind({"up": upstream}) as sidecar,
-    ):
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        answer = await client.exchange(
-            "tools/call", {"name": "up__garble", "arguments": {"raw": raw}}
-        )
-        got = dict(spelled(answer.body.decode()))["result"]
-        assert without_ours(got) == without_ours(dict(spelled(raw))["result"])
-        assert answer.result["_meta"]["sidecar/call"]
+    raw = " ".join(('{"jsonrpc": "2.0", "id": $id, "result": ' + RESULTS[name] + "}").split())
+    params = {"name": f"{way}__garble", "arguments": {"raw": raw}}
+    answer = await client.exchange("tools/call", params)
+    got = dict(spelled(answer.body.decode()))["result"]
+    sent = dict(spelled(raw.replace("$id", "1")))["result"]
+    assert without_ours(got) == without_ours(sent)
+    assert answer.result["_meta"]["sidecar/call"]
 
 
 async def test_the_ids_of_clients_come_back(
-    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern]
+    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern], scene: Stage
 ) -> None:
     """Whatever the id is, two clients with the same one do not get each other's answers."""
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        clients = [client_of(http, sidecar.mcp) for _ in range(2)]
-        for client in clients:
-            await client.open()
-        for request_id in (0, -1, 2**53 + 1, "a", "", "1", "ü\u2028"):
-            answers = await asyncio.gather(
-                *(
-                    client.exchange(
-                        "tools/call",
-                        {"name": "up__echo", "arguments": {"message": str(number)}},
-                        request_id=request_id,
-                    )
-                    for number, client in enumerate(clients)
+    clients = [client_of(http, scene.sidecar.mcp) for _ in range(2)]
+    for client in clients:
+        await client.open()
+    for request_id in (0, -1, 2**53 + 1, "a", "", "1", "ü\u2028"):
+        answers = await asyncio.gather(
+            *(
+                client.exchange(
+                    "tools/call",
+                    {"name": "json__echo", "arguments": {"message": str(number)}},
+                    request_id=request_id,
                 )
+                for number, client in enumerate(clients)
             )
-            for number, answer in enumerate(answers):
-                assert answer.last["id"] == request_id
-                assert answer.result["content"][0]["text"] == str(number)
+        )
+        for number, answer in enumerate(answers):
+            assert answer.last["id"] == request_id
+            assert answer.result["content"][0]["text"] == str(number)
 
 
 ARGUMENTS = [
@@ -122,37 +131,26 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 async def test_arguments_arrive_as_they_were_sent(
-    http: aiohttp.ClientSession,
-    client_of: type[Legacy] | type[Modern],
-    arguments: dict[str, Any],
+    client: Legacy | Modern, arguments: dict[str, Any]
 ) -> None:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        result = await client.call("up__arguments", **arguments)
-        assert result["structuredContent"]["arguments"] == arguments
+    result = await client.call("json__arguments", **arguments)
+    assert result["structuredContent"]["arguments"] == arguments
 
 
-async def test_vendor_meta_goes_up_and_ours_does_not(
-    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern]
-) -> None:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        meta = {"vendor.example/k": {"v": [1]}, "sidecar/labels": ["none"], "traceparent": trace}
-        answer = await client.request(
-            "tools/call", {"name": "up__meta", "arguments": {}, "_meta": meta}
-        )
-        seen = answer["structuredContent"]["meta"]
-        assert seen["vendor.example/k"] == {"v": [1]}
-        assert "sidecar/labels" not in seen
-        assert seen["traceparent"].split("-")[1] == trace.split("-")[1]
+async def test_vendor_meta_goes_up_and_ours_does_not(client: Legacy | Modern) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    meta = {"vendor.example/k": {"v": [1]}, "sidecar/labels": ["none"], "traceparent": trace}
+    params = {"name": "json__meta", "arguments": {}, "_meta": meta}
+    seen = (await client.request("tools/call", params))["structuredContent"]["meta"]
+    assert seen["vendor.example/k"] == {"v": [1]}
+    assert "sidecar/labels" not in seen
+    assert seen["traceparent"].split("-")[1] == trace.split("-")[1]
 
 
 # --------------------------------------------------------------------------- C9 errors as they are
 
 
+@pytest.mark.parametrize("way", ["json", "sse"])
 @pytest.mark.parametrize(
     "error",
     [
@@ -165,26 +163,22 @@ async def test_vendor_meta_goes_up_and_ours_does_not(
     ],
 )
 async def test_an_error_arrives_as_it_was_sent(
-    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern], error: dict[str, Any]
+    client: Legacy | Modern, scene: Stage, way: str, error: dict[str, Any]
 ) -> None:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        params = {"name": "up__fail_rpc", "arguments": {"error": error}}
-        answer = await client.exchange("tools/call", params, request_id="mine")
-        assert answer.last["id"] == "mine"
-        assert "result" not in answer.last
-        # A null `data` says the same as none.
-        expected = {key: value for key, value in error.items() if value is not None}
-        assert {k: v for k, v in answer.error.items() if v is not None} == expected
-        assert len(upstream.server.calls("fail_rpc")) == 1
+    params = {"name": f"{way}__fail_rpc", "arguments": {"error": error}}
+    answer = await client.exchange("tools/call", params, request_id="mine")
+    assert answer.last["id"] == "mine"
+    assert "result" not in answer.last
+    # A null `data` says the same as none.
+    expected = {key: value for key, value in error.items() if value is not None}
+    assert {k: v for k, v in answer.error.items() if v is not None} == expected
+    assert len(scene[way].calls("fail_rpc")) == 1
 
 
-async def test_a_tools_own_error_is_a_result(http: aiohttp.ClientSession) -> None:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        result = await Modern(http, sidecar.mcp).call("up__fail")
-        assert result["isError"] is True
-        assert result["content"] == [{"type": "text", "text": "it failed"}]
+async def test_a_tools_own_error_is_a_result(client: Legacy | Modern) -> None:
+    result = await client.call("json__fail")
+    assert result["isError"] is True
+    assert result["content"] == [{"type": "text", "text": "it failed"}]
 
 
 GARBAGE = [
@@ -202,25 +196,17 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("answers", ["json", "sse"])
-async def test_garbage_costs_its_own_call_only(http: aiohttp.ClientSession, answers: Any) -> None:
-    """Over HTTP each bad answer is one failed call, soon, and the leg goes on."""
-    async with (
-        serving(Behaviour(answers=answers)) as upstream,
-        behind({"up": {"url": upstream.url, "timeout": "3s"}}) as sidecar,
-    ):
-        client = Legacy(http, sidecar.mcp)
-        await client.open()
-        await client.until_listed("up__echo")
+@pytest.mark.parametrize("way", ["json", "sse"])
+async def test_garbage_costs_its_own_call_only(client: Legacy | Modern, way: str) -> None:
+    """Over HTTP each bad answer is one failed call, at once, and the leg goes on."""
 
-        async def failing(raw: str) -> None:
-            with pytest.raises(RpcFailed) as failed:
-                await client.call("up__garble", raw=raw)
-            assert failed.value.code == -32603
-            assert failed.value.error["data"]["server"] == "up"
+    async def failing(raw: str) -> None:
+        with pytest.raises(RpcFailed) as failed:
+            await client.call(f"{way}__garble", raw=raw)
+        assert failed.value.code == -32603
 
-        await asyncio.wait_for(asyncio.gather(*(failing(raw) for raw in GARBAGE)), 15)
-        assert await client.text("up__echo", message="still here") == "still here"
+    await asyncio.wait_for(asyncio.gather(*(failing(raw) for raw in GARBAGE)), 15)
+    assert await client.text(f"{way}__echo", message="still here") == "still here"
 
 
 # ----------------------------------------------------------------------------- C19 large results
@@ -269,10 +255,8 @@ async def test_a_limit_can_be_raised_and_lowered(http: aiohttp.ClientSession) ->
         assert "limits.result" in failed.value.error["message"]
 
 
-async def test_a_body_over_the_limit_is_refused(http: aiohttp.ClientSession) -> None:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        client = Modern(http, sidecar.mcp)
-        params = {"name": "up__echo", "arguments": {"message": "x" * (5 * MIB)}}
-        assert (await client.exchange("tools/call", params)).status == 413
-        assert upstream.server.of("tools/call") == []
-        assert await client.text("up__echo", message="on") == "on"
+async def test_a_body_over_the_limit_is_refused(client: Legacy | Modern, scene: Stage) -> None:
+    params = {"name": "json__echo", "arguments": {"message": "x" * (5 * MIB)}}
+    assert (await client.exchange("tools/call", params)).status == 413
+    assert scene["json"].of("tools/call") == []
+    assert await client.text("json__echo", message="on") == "on"

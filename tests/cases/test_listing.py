@@ -12,7 +12,7 @@ import pytest
 
 from tests.cases.awkward import Behaviour, serving
 from tests.cases.awkward.stdio import Child
-from tests.cases.behind import behind, dead, entry
+from tests.cases.behind import behind, dead, entry, stage
 from tests.kit.client import Legacy, Modern
 from tests.kit.running import running
 
@@ -26,26 +26,30 @@ def numbered(count: int) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------ C1 pagination
 
 
-@pytest.mark.parametrize("count, page", [(13, 3), (13, 1), (13, 13), (12, 3), (1, 5), (250, 7)])
-async def test_every_page_is_listed(
-    http: aiohttp.ClientSession,
-    client_of: type[Legacy] | type[Modern],
-    count: int,
-    page: int,
-) -> None:
-    tools = [*numbered(count - 1), {"name": "late_tool", "inputSchema": {"type": "object"}}]
-    async with (
-        serving(Behaviour(name="up", only=(), tools=tools, page=page)) as upstream,
-        behind({"up": upstream}) as sidecar,
-    ):
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        assert await client.names() == [f"up__{tool['name']}" for tool in tools]
+PAGES = [(13, 3), (13, 1), (13, 13), (12, 3), (1, 5), (250, 7)]
 
 
-async def test_a_tool_of_the_last_page_is_callable_without_listing(
+async def test_every_page_is_listed(http: aiohttp.ClientSession) -> None:
+    """The last tool of all is callable without listing first."""
+    late = {"name": "late_tool", "inputSchema": {"type": "object"}}
+    behaviours = {
+        f"s{count}-{page}": Behaviour(only=(), tools=[*numbered(count - 1), late], page=page)
+        for count, page in PAGES
+    }
+    with stage(behaviours) as scene:
+        for kind in (Legacy, Modern):
+            client = kind(http, scene.sidecar.mcp)
+            await client.open()
+            assert await client.names() == [
+                f"{name}__{tool['name']}" for name, b in behaviours.items() for tool in b.tools
+            ]
+            assert await client.text("s250-7__late_tool") == "awkward:late_tool"
+
+
+async def test_a_tool_is_callable_without_listing(
     http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern]
 ) -> None:
+    """The very first request of a session, and of the sidecar, is a call."""
     tools = [*numbered(12), {"name": "late_tool", "inputSchema": {"type": "object"}}]
     async with (
         serving(Behaviour(name="up", only=(), tools=tools, page=3)) as upstream,
@@ -153,39 +157,30 @@ def as_is(value: Any) -> Any:
     return spelled(json.dumps(value))
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [
-        pytest.param(RICH, id="everything"),
-        pytest.param({"name": "bare", "inputSchema": {"type": "object"}}, id="bare"),
-        pytest.param({"name": "no_schema"}, id="no schema at all"),
-        pytest.param({"name": "odd", "inputSchema": True, "annotations": None}, id="odd types"),
-        pytest.param(
-            {"unknown": 1, "inputSchema": {"type": "object"}, "name": "late"}, id="name comes last"
-        ),
-        pytest.param(
-            {"name": "any", "inputSchema": {"anyOf": [{"type": "object"}, {"not": {}}]}},
-            id="no type",
-        ),
-    ],
-)
-async def test_a_definition_differs_in_its_name_only(
-    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern], tool: dict[str, Any]
-) -> None:
-    async with (
-        serving(Behaviour(only=("echo",), tools=[tool])) as upstream,
-        behind({"up": upstream}) as sidecar,
-    ):
-        for url, name in ((sidecar.mcp, f"up__{tool['name']}"), (sidecar.at("up"), tool["name"])):
-            client = client_of(http, url)
-            await client.open()
-            listed = spelled((await client.exchange("tools/list")).body.decode())
-            tools = dict(dict(listed)["result"])["tools"]
-            found = [entry for entry in tools if dict(entry)["name"] == name]
-            assert len(found) == 1
-            ours = [[key, value] for key, value in found[0] if key != "name"]
-            theirs = [[key, value] for key, value in as_is(tool) if key != "name"]
-            assert ours == theirs
+TOOLS: list[dict[str, Any]] = [
+    RICH,
+    {"name": "bare", "inputSchema": {"type": "object"}},
+    {"name": "no_schema"},
+    {"name": "odd_types", "inputSchema": True, "annotations": None},
+    {"unknown": 1, "inputSchema": {"type": "object"}, "name": "name_comes_last"},
+    {"name": "no_type", "inputSchema": {"anyOf": [{"type": "object"}, {"not": {}}]}},
+]
+
+
+async def test_a_definition_differs_in_its_name_only(http: aiohttp.ClientSession) -> None:
+    with stage({"up": Behaviour(only=(), tools=TOOLS)}) as scene:
+        for kind in (Legacy, Modern):
+            for url, prefix in ((scene.sidecar.mcp, "up__"), (scene.sidecar.at("up"), "")):
+                client = kind(http, url)
+                await client.open()
+                listed = spelled((await client.exchange("tools/list")).body.decode())
+                found = dict(dict(listed)["result"])["tools"]
+                assert len(found) == len(TOOLS)
+                for ours, theirs in zip(found, TOOLS, strict=True):
+                    assert dict(ours)["name"] == prefix + theirs["name"]
+                    kept = [[key, value] for key, value in ours if key != "name"]
+                    sent = [[key, value] for key, value in as_is(theirs) if key != "name"]
+                    assert kept == sent
 
 
 # -------------------------------------------------------------------- P9 deterministic order

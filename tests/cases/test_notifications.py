@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,27 @@ import pytest
 
 from tests.cases.awkward import Behaviour, serving
 from tests.cases.awkward.stdio import Child
-from tests.cases.behind import behind
+from tests.cases.behind import Stage, behind, stage
 from tests.kit.client import Answer, Client, Legacy, Modern, eventually
 
 CHANGED = "notifications/tools/list_changed"
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Stage]:
+    """A server of each era."""
+    with stage({era: Behaviour(name=era, eras=(era,)) for era in ("legacy", "modern")}) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(
+    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern], scene: Stage
+) -> Legacy | Modern:
+    """A client in each era."""
+    opened = client_of(http, scene.sidecar.mcp)
+    await opened.open()
+    return opened
 
 
 def steps(answer: Answer) -> list[tuple[Any, Any]]:
@@ -23,8 +41,10 @@ def steps(answer: Answer) -> list[tuple[Any, Any]]:
     return [(m["params"]["progressToken"], m["params"]["progress"]) for m in told]
 
 
-async def progress(client: Client, token: Any = None, **arguments: Any) -> Answer:
-    params: dict[str, Any] = {"name": "up__progress", "arguments": arguments}
+async def progress(
+    client: Client, token: Any = None, server: str = "up", **arguments: Any
+) -> Answer:
+    params: dict[str, Any] = {"name": f"{server}__progress", "arguments": arguments}
     if token is not None:
         params["_meta"] = {"progressToken": token}
     return await client.exchange("tools/call", params)
@@ -36,34 +56,23 @@ async def progress(client: Client, token: Any = None, **arguments: Any) -> Answe
 @pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
 @pytest.mark.parametrize("token", ["tok-1", 7, 0, "", "ü\u2028", 2**53 + 1])
 async def test_progress_has_the_callers_token_and_comes_at_once(
-    http: aiohttp.ClientSession,
-    client_of: type[Legacy] | type[Modern],
-    upstream_era: str,
-    token: Any,
+    client: Legacy | Modern, upstream_era: str, token: Any
 ) -> None:
-    async with (
-        serving(Behaviour(eras=(upstream_era,))) as upstream,
-        behind({"up": upstream}) as sidecar,
-    ):
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        answer = await progress(client, token, steps=3, gap=0.3)
-        assert steps(answer) == [(token, 1), (token, 2), (token, 3)]
-        assert answer.messages[-1]["result"]["content"][0]["text"] == "token given"
-        # Not buffered: the first came while most of the call was still to be waited for.
-        assert answer.at[-1] - answer.at[0] > 0.5
+    answer = await progress(client, token, upstream_era, steps=3, gap=0.2)
+    assert steps(answer) == [(token, 1), (token, 2), (token, 3)]
+    assert answer.messages[-1]["result"]["content"][0]["text"] == "token given"
+    # Not buffered: the first came while most of the call was still to be waited for.
+    assert answer.at[-1] - answer.at[0] > 0.3
 
 
+@pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
 async def test_no_token_goes_up_when_the_caller_sent_none(
-    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern]
+    client: Legacy | Modern, upstream_era: str
 ) -> None:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        answer = await progress(client, gap=0.01)
-        assert answer.notifications == []
-        assert answer.result["content"][0]["text"] == "token none"
-        assert answer.headers["Content-Type"].startswith("application/json")
+    answer = await progress(client, None, upstream_era, gap=0.01)
+    assert answer.notifications == []
+    assert answer.result["content"][0]["text"] == "token none"
+    assert answer.headers["Content-Type"].startswith("application/json")
 
 
 @pytest.mark.parametrize("stdio", [False, True], ids=["http", "stdio"])
@@ -94,13 +103,12 @@ async def test_progress_over_stdio_comes_at_once(
         assert answer.at[-1] - answer.at[0] > 0.3
 
 
-async def test_a_thousand_steps_keep_their_order(http: aiohttp.ClientSession) -> None:
+async def test_a_thousand_steps_keep_their_order(client: Legacy | Modern) -> None:
     """What a slow reader cannot take may be dropped, but never out of order nor the answer."""
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        answer = await progress(Modern(http, sidecar.mcp), "t", steps=1000, gap=0)
-        told = [step for _, step in steps(answer)]
-        assert told == sorted(told) and told[-1] == 1000
-        assert answer.result["content"][0]["text"] == "token given"
+    answer = await progress(client, "t", "modern", steps=1000, gap=0)
+    told = [step for _, step in steps(answer)]
+    assert told == sorted(told) and told[-1] == 1000
+    assert answer.result["content"][0]["text"] == "token given"
 
 
 # -------------------------------------------------------------------------- C11 list_changed

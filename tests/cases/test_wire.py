@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.cases.awkward import serving
-from tests.cases.awkward.http import HttpServer
-from tests.cases.behind import behind
+from tests.cases.awkward import Behaviour
+from tests.cases.behind import Stage, stage
 from tests.kit.client import META, MODERN, Answer, Client, Legacy, Modern
-from tests.kit.running import Sidecar
 
 CALL = {"name": "up__echo", "arguments": {"message": "x"}}
 
@@ -33,30 +32,34 @@ async def post(client: Client, body: Any, **headers: str) -> Answer:
 class Gate:
     """A sidecar in front of one server, and a client in each era."""
 
-    def __init__(self, upstream: HttpServer, sidecar: Sidecar, http: aiohttp.ClientSession) -> None:
-        self.upstream = upstream
-        self.sidecar = sidecar
-        self.legacy = Legacy(http, sidecar.mcp)
-        self.modern = Modern(http, sidecar.mcp)
+    def __init__(self, scene: Stage, http: aiohttp.ClientSession) -> None:
+        self.upstream = scene["up"]
+        self.sidecar = scene.sidecar
+        self.legacy = Legacy(http, self.sidecar.mcp)
+        self.modern = Modern(http, self.sidecar.mcp)
 
     def client(self, era: str) -> Client:
         return self.legacy if era == "legacy" else self.modern
 
     async def nothing_reached(self) -> None:
         """No call of the bad kind went through, and a good one still does."""
-        assert self.upstream.server.of("tools/call") == []
+        assert self.upstream.of("tools/call") == []
         for client in (self.legacy, self.modern):
             assert await client.text("up__echo", message="good") == "good"
-        self.upstream.server.seen.clear()
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Stage]:
+    with stage({"up": Behaviour()}) as made:
+        yield made
 
 
 @pytest.fixture
-async def gate(http: aiohttp.ClientSession) -> Any:
-    async with serving() as upstream, behind({"up": upstream}) as sidecar:
-        made = Gate(upstream, sidecar, http)
-        await made.legacy.open()
-        await made.modern.until_listed("up__echo")
-        yield made
+async def gate(http: aiohttp.ClientSession, scene: Stage) -> Gate:
+    scene.clear()
+    made = Gate(scene, http)
+    await made.legacy.open()
+    return made
 
 
 NESTED = 300

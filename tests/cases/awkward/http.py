@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from aiohttp import web
 
 from tests.cases.awkward.behaviour import LEGACY_VERSIONS, Behaviour
 from tests.cases.awkward.server import (
+    CHANGES,
     META_SUBSCRIPTION,
     META_VERSION,
     Awkward,
@@ -28,16 +31,17 @@ from tests.cases.awkward.server import (
 SESSION = "Mcp-Session-Id"
 VERSION = "MCP-Protocol-Version"
 NAME_OF = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-CHANGES = {
-    "notifications/tools/list_changed": "toolsListChanged",
-    "notifications/prompts/list_changed": "promptsListChanged",
-    "notifications/resources/list_changed": "resourcesListChanged",
-}
 SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 
 
 def event(message: Message) -> bytes:
     return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
+
+
+def decoded(value: str) -> str:
+    """A header's value as the modern era writes what is not printable ASCII."""
+    encoded = re.fullmatch(r"=\?base64\?(.*)\?=", value)
+    return base64.b64decode(encoded[1]).decode() if encoded else value
 
 
 async def open_stream(http: web.Request, headers: dict[str, str] | None = None) -> Any:
@@ -200,10 +204,12 @@ class HttpServer:
         request_id, lost = message.get("id"), self.server.behaviour.lost
         if lost == "404":
             return web.Response(status=404, text="Not Found")
-        if lost == "400":
-            return web.Response(status=400, text="Bad Request: No valid session ID provided")
-        code, status = (-32001, 404) if lost == "404-json" else (-32001, 200)
-        body = {"jsonrpc": "2.0", "id": request_id, **error(code, "Session not found")}
+        code, text, status = {
+            "404-json": (-32001, "Session not found", 404),
+            "400": (-32000, "Bad Request: No valid session ID provided", 400),
+            "-32001": (-32001, "Session not found", 200),
+        }[lost]
+        body = {"jsonrpc": "2.0", "id": request_id, **error(code, text)}
         return web.json_response(body, status=status)
 
     async def _modern(self, http: web.Request, message: Message) -> web.StreamResponse:
@@ -241,7 +247,7 @@ class HttpServer:
         if http.headers.get("Mcp-Method") != method:
             return "Mcp-Method differs from the body"
         name = params.get(NAME_OF[method]) if method in NAME_OF else None
-        if name is not None and name.isascii() and http.headers.get("Mcp-Name") != name:
+        if name is not None and decoded(http.headers.get("Mcp-Name", "")) != name:
             return "Mcp-Name differs from the body"
         return ""
 

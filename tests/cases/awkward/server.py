@@ -80,6 +80,13 @@ class Listener(Protocol):
     async def send(self, method: str, params: dict[str, Any]) -> None: ...
 
 
+CHANGES = {
+    "notifications/tools/list_changed": "toolsListChanged",
+    "notifications/prompts/list_changed": "promptsListChanged",
+    "notifications/resources/list_changed": "resourcesListChanged",
+}
+
+
 def error(code: int, message: str, **data: Any) -> Message:
     return {"error": {"code": code, "message": message, **({"data": data} if data else {})}}
 

@@ -13,12 +13,20 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tests.cases.awkward.behaviour import Behaviour
-from tests.cases.awkward.server import META_VERSION, Awkward, Message, Request
+from tests.cases.awkward.server import (
+    CHANGES,
+    META_SUBSCRIPTION,
+    META_VERSION,
+    Awkward,
+    Message,
+    Request,
+)
 
 LINE_LIMIT = 1 << 28
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,12 +82,22 @@ class StdioRequest(Request):
 
 @dataclass
 class StdioListener:
-    """The one client there is."""
+    """The one client there is; in the modern era, each of its listen requests."""
 
     out: BinaryIO
     session: str | None = None
+    subscription: int | str | None = None
+    wanted: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        return tuple(self.wanted.get("resourceSubscriptions", ()))
 
     async def send(self, method: str, params: dict[str, Any]) -> None:
+        if self.subscription is not None:
+            if method in CHANGES and not self.wanted.get(CHANGES[method]):
+                return
+            params = {**params, "_meta": {META_SUBSCRIPTION: self.subscription}}
         write(self.out, {"jsonrpc": "2.0", "method": method, "params": params})
 
 
@@ -127,17 +145,35 @@ class StdioServer:
                 return
         if method is None:
             self.server.answers.append(message)
+        elif method == "subscriptions/listen" and "modern" in self.server.behaviour.eras:
+            self._keep(self._listen(message["id"], params.get("notifications", {})))
         elif "id" in message:
             era = "modern" if META_VERSION in params.get("_meta", {}) else "legacy"
             request = StdioRequest(message["id"], method, params, era)
-            task = asyncio.create_task(self._answer(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._answer(request))
         elif method == "notifications/cancelled":
+            self._leave(params["requestId"])
             self.server.cancel(None, params["requestId"])
         elif method == "notifications/initialized" and self.server.behaviour.ask_on_connect:
             for number, asked in enumerate(("roots/list", "awkward/unknown")):
                 write(self.out, {"jsonrpc": "2.0", "id": f"ask-{number}", "method": asked})
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen(self, request_id: int | str, wanted: dict[str, Any]) -> None:
+        listener = StdioListener(self.out, None, request_id, wanted)
+        await listener.send("notifications/subscriptions/acknowledged", {"notifications": wanted})
+        # Whoever listens this way is not told the other way too.
+        listeners = self.server.listeners
+        listeners[:] = [x for x in listeners if getattr(x, "subscription", None) is not None]
+        listeners.append(listener)
+
+    def _leave(self, request_id: int | str) -> None:
+        listeners = self.server.listeners
+        listeners[:] = [x for x in listeners if getattr(x, "subscription", None) != request_id]
 
     async def _answer(self, request: StdioRequest) -> None:
         try:
