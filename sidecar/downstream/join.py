@@ -14,6 +14,7 @@ import aiohttp
 
 from sidecar.downstream.pipes import Write, stdio_lines
 from sidecar.mcp import headers, meta
+from sidecar.mcp.errors import HEADER_MISMATCH
 from sidecar.model import JsonObject, RequestId, RpcError
 from sidecar.wire import json, jsonrpc
 from sidecar.wire.ndjson import Oversize
@@ -29,6 +30,8 @@ RETRY = 1.0
 CONNECT_TIMEOUT = 5.0
 IDLE = 60.0
 """Seconds without a byte on a stream, its keep-alives included, until it counts as dead."""
+PAGES = 100
+"""Pages of tools that are read to learn what they want repeated as headers."""
 FAREWELL = 5.0
 """Seconds that running calls get once standard input has ended."""
 
@@ -49,6 +52,7 @@ class Joined:
         self._initialize: bytes | None = None
         self._running: dict[RequestId, asyncio.Task[None]] = {}
         self._reopening = asyncio.Lock()
+        self._repeated: dict[str, headers.ParamHeaders] = {}
         self._free = asyncio.Semaphore(IN_FLIGHT)
         self._stream: asyncio.Task[None] | None = None
 
@@ -85,33 +89,34 @@ class Joined:
     async def _take(self, line: bytes) -> None:
         try:
             message = jsonrpc.parse(line)
+            params = json.decode(message.params) if message.params is not None else {}
         except jsonrpc.BadMessage as bad:
             await self._refuse(bad.id, str(bad), jsonrpc.INVALID_REQUEST)
             return
         except json.BadJson as bad:
             await self._refuse(None, str(bad), jsonrpc.PARSE_ERROR)
             return
+        given: JsonObject = params if isinstance(params, dict) else {}
         id_, method = message.id, message.method
         if method == "notifications/cancelled" and not self._legacy:
             # The stateless era has no cancel message on HTTP: closing the request is the cancel.
-            params = json.decode(message.params) if message.params is not None else {}
-            wanted = jsonrpc.as_id(params.get("requestId")) if isinstance(params, dict) else None
+            wanted = jsonrpc.as_id(given.get("requestId"))
             if wanted is not None and (task := self._running.get(wanted)) is not None:
                 task.cancel()
             return
-        if method == "initialize":
-            self._initialize = line
-        extra: Mapping[str, str] = {}
-        if method is not None and not self._legacy:
-            decoded = json.decode(message.params) if message.params is not None else {}
-            extra = modern_headers(method, decoded if isinstance(decoded, dict) else {})
-        if not message.is_request or id_ is None:
-            await self._say(line, extra)
+        if method is None or id_ is None:
+            await self._say(line, {})
             if method == "notifications/initialized" and self._stream is None:
                 self._stream = asyncio.create_task(self._listen())
             return
+        if id_ in self._running:
+            why = "a request with this id is running already"
+            await self._refuse(id_, why, jsonrpc.INVALID_REQUEST)
+            return
+        if method == "initialize":
+            self._initialize = line
         await self._free.acquire()
-        task = asyncio.create_task(self._ask(id_, line, extra, initialize=method == "initialize"))
+        task = asyncio.create_task(self._ask(id_, method, line, given))
         self._running[id_] = task
         task.add_done_callback(lambda _: self._done(id_))
         if method == "initialize":
@@ -137,21 +142,74 @@ class Joined:
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("a notification did not reach the sidecar: %s", error)
 
-    async def _ask(
-        self, id_: RequestId, line: bytes, extra: Mapping[str, str], *, initialize: bool
-    ) -> None:
+    async def _ask(self, id_: RequestId, method: str, line: bytes, params: JsonObject) -> None:
         """One request: its answer, or why there is none, is written."""
         try:
-            before = self._session
-            status, body = await self._post(line, extra, initialize=initialize)
-            if status == 404 and before and not initialize and await self._reopen(before):
-                status, body = await self._post(line, extra, initialize=False)
+            status, body = await self._answer(method, line, params)
         except (aiohttp.ClientError, TimeoutError) as error:
             why = f"the sidecar does not answer ({type(error).__name__}); is it running?"
             await self._refuse(id_, why)
             return
         if body is not None:
             await self._tell(id_, status, body)
+
+    async def _answer(
+        self, method: str, line: bytes, params: JsonObject
+    ) -> tuple[int, bytes | None]:
+        """The answer, sent for again once when the session, or what a tool wants, has changed."""
+        if self._legacy:
+            before = self._session
+            opens = method == "initialize"
+            status, body = await self._post(line, {}, initialize=opens)
+            if status == 404 and before and not opens and await self._reopen(before):
+                return await self._post(line, {})
+            return status, body
+        status, body = await self._post(line, self._modern_headers(method, params))
+        if method == "tools/list" and body is not None:
+            self._learn(body)
+        if method == "tools/call" and body is not None and _code(body) == HEADER_MISMATCH:
+            await self._list(params)
+            return await self._post(line, self._modern_headers(method, params))
+        return status, body
+
+    def _modern_headers(self, method: str, params: JsonObject) -> dict[str, str]:
+        """What the stateless era sends with a request, all of it read from the body."""
+        given = params.get("_meta")
+        version = given.get(meta.PROTOCOL_VERSION) if isinstance(given, dict) else None
+        mapping = self._repeated.get(str(params.get("name")), {})
+        found = dict(headers.request_headers(method, params, mapping))
+        if isinstance(version, str):
+            found["mcp-protocol-version"] = version
+        return found
+
+    def _learn(self, body: bytes) -> str | None:
+        """Which arguments the listed tools want repeated as headers; returns the next cursor."""
+        try:
+            result = jsonrpc.parse(body).result
+            told = json.decode(result) if result is not None else None
+        except ValueError:
+            return None
+        tools = told.get("tools") if isinstance(told, dict) else None
+        for tool in tools if isinstance(tools, list) else []:
+            try:
+                self._repeated[str(tool["name"])] = headers.param_headers(tool["inputSchema"])
+            except (headers.BadParamHeader, LookupError, TypeError):
+                continue
+        cursor = told.get("nextCursor") if isinstance(told, dict) else None
+        return cursor if isinstance(cursor, str) else None
+
+    async def _list(self, params: JsonObject) -> None:
+        """List the tools for ourselves: the client calls one that it did not list."""
+        cursor: str | None = None
+        for _ in range(PAGES):
+            asked: JsonObject = {"_meta": params.get("_meta", {})}
+            if cursor is not None:
+                asked["cursor"] = cursor
+            line = jsonrpc.request("sidecar-list", "tools/list", asked)
+            _, body = await self._post(line, self._modern_headers("tools/list", asked))
+            cursor = self._learn(body) if body is not None else None
+            if cursor is None:
+                return
 
     async def _tell(self, id_: RequestId, status: int, body: bytes) -> None:
         """Write the answer under the id that the client waits for, whatever the answer is."""
@@ -166,11 +224,11 @@ class Joined:
         await self._write(body)
 
     async def _post(
-        self, line: bytes, extra: Mapping[str, str], *, initialize: bool
+        self, line: bytes, extra: Mapping[str, str], *, initialize: bool = False
     ) -> tuple[int, bytes | None]:
         """Send; the status and body that came back. A stream is written as it comes: no body."""
-        headers = {**_ACCEPT, **self._credentials} if initialize else self._headers(extra)
-        async with self._http.post(self._url, data=line, headers=headers) as answer:
+        sent = {**_ACCEPT, **self._credentials} if initialize else self._headers(extra)
+        async with self._http.post(self._url, data=line, headers=sent) as answer:
             if answer.content_type == "text/event-stream":
                 await self._relay(answer)
                 return answer.status, None
@@ -240,14 +298,13 @@ class Joined:
         await self._write(jsonrpc.error(id_, RpcError(code, why)))
 
 
-def modern_headers(method: str, params: JsonObject) -> dict[str, str]:
-    """What the stateless era sends with a request: its version, method and name, from its body."""
-    given = params.get("_meta")
-    version = given.get(meta.PROTOCOL_VERSION) if isinstance(given, dict) else None
-    found = dict(headers.request_headers(method, params, {}))
-    if isinstance(version, str):
-        found["mcp-protocol-version"] = version
-    return found
+def _code(body: bytes) -> int | None:
+    """The code of an error answer."""
+    try:
+        error = jsonrpc.parse(body).error
+        return jsonrpc.error_of(error).code if error is not None else None
+    except ValueError:
+        return None
 
 
 async def run_joined(url: str, credentials: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.kit.client import Legacy, eventually
+from tests.kit.client import Legacy
 from tests.kit.running import Sidecar, running
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -62,8 +62,11 @@ class Stdio:
         return found
 
     async def _send(self, message: dict[str, Any]) -> None:
+        await self.write(json.dumps(message).encode())
+
+    async def write(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.write(line + b"\n")
         await self._process.stdin.drain()
 
     async def end(self) -> int:
@@ -182,14 +185,49 @@ async def test_a_token_is_needed_and_its_absence_is_told(tmp_path: Path) -> None
 
 
 async def test_bad_lines_are_answered_and_the_rest_goes_on() -> None:
-    async with running({"servers": {"notes": NOTES}}) as sidecar:
-        async with stdio(sidecar, "--url", base(sidecar)) as client:
-            stdin = client._process.stdin
-            assert stdin is not None
-            stdin.write(b"not json\n[1,2]\n\n")
-            first, second = await client.hear(), await client.hear()
-            assert (first["error"]["code"], first["id"]) == (-32700, None)
-            assert (second["error"]["code"], second["id"]) == (-32600, None)
-            await eventually(lambda: True)
-            assert "result" in await client.ask("initialize", INITIALIZE)
-            await client.end()
+    async with (
+        running({"servers": {"notes": NOTES}}) as sidecar,
+        stdio(sidecar, "--url", base(sidecar)) as client,
+    ):
+        deep = b"[" * 100 + b"]" * 100
+        for line, code in (
+            (b"not json", -32700),
+            (b"[1,2]", -32600),
+            (b'{"jsonrpc":"2.0","method":"notifications/x","params":{"x":1e400}}', -32700),
+            (b'{"jsonrpc":"2.0","method":"notifications/x","params":{"x":' + deep + b"}}", -32700),
+        ):
+            await client.write(line)
+            refused = await client.hear()
+            assert (refused["error"]["code"], refused["id"]) == (code, None)
+        await client.write(b"")
+        assert "result" in await client.ask("initialize", INITIALIZE)
+        assert await client.end() == 0
+
+
+REGION = """
+import sys
+from sidecar.demo.server import DemoServer, DemoTool
+region = {"type": "string", "x-mcp-header": "Region"}
+tool = DemoTool("where", "", {"region": region}, [], lambda given: given["region"])
+server = DemoServer("region", [tool])
+for line in sys.stdin.buffer:
+    if answer := server.answer(line):
+        sys.stdout.buffer.write(answer + b"\\n")
+        sys.stdout.buffer.flush()
+"""
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_arguments_that_a_tool_wants_as_headers_are_repeated(listed: bool) -> None:
+    """A client on stdio knows no headers: it is the join that has to send them."""
+    async with (
+        running({"servers": {"r": {"command": [sys.executable, "-c", REGION]}}}) as sidecar,
+        stdio(sidecar, "--url", base(sidecar)) as client,
+    ):
+        if listed:
+            await client.ask("tools/list", {"_meta": ENVELOPE})
+        called = await client.ask(
+            "tools/call",
+            {"name": "r__where", "arguments": {"region": "zürich"}, "_meta": ENVELOPE},
+        )
+        assert called["result"]["content"] == [{"type": "text", "text": "zürich"}]
