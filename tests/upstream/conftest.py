@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from sidecar.config import Limits, ServerConfig
 from sidecar.config.secrets import EnvFileSecrets
@@ -17,6 +18,12 @@ from sidecar.events import Bus
 from sidecar.ports.connector import DirectConnector
 from sidecar.upstream import McpServer
 from tests.upstream.kit import Fake, Watch
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """uvloop is what serves."""
+    return {"uvloop": uvloop.new_event_loop}
+
 
 HERE = Path(__file__).parent
 
