@@ -226,6 +226,10 @@ class Compiler:
             line=rule.line,
             column=rule.column,
             labels=rule.labels,
+            variables=tuple(
+                (name, self._variables[name][1].text, self._variables[name][0])
+                for name in sorted(own_variables(when[1]))
+            ),
         )
 
     def _constant(self, message: Parsed, phase: Phase) -> str | None:

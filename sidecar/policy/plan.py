@@ -8,7 +8,7 @@ mode come after them, on a budget of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, cast
 
@@ -95,11 +95,7 @@ class Plan:
         return None
 
     def _decide(self, given: JsonObject) -> Decision:
-        frame: Frame = {**_BASE[self._phase], **given, BUDGET: Budget()}
-        if self._now:
-            _set_now(frame)
-        if self._phase is Phase.CONNECT:
-            _set_verdict(frame)
+        frame = prepared(self._phase, given, now=self._now)
         enforced = _matching(self._enforced, frame)
         if self._audited:
             frame[BUDGET] = Budget()
@@ -238,6 +234,16 @@ def _speaker(matched: Sequence[Matched]) -> Rule:
 
 def _error(rule: Rule, error: CelError) -> PolicyError:
     return PolicyError(error.kind, error.line, error.column, error.message, rule.id, rule.file)
+
+
+def prepared(phase: Phase, given: Mapping[str, Value], *, now: bool = True) -> Frame:
+    """The frame of an input: what is absent has its empty value, ``now`` is a timestamp."""
+    frame: Frame = {**_BASE[phase], **given, BUDGET: Budget()}
+    if now:
+        _set_now(frame)
+    if phase is Phase.CONNECT:
+        _set_verdict(frame)
+    return frame
 
 
 def _set_now(frame: Frame) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.model import Kind, Phase, Redaction
+from sidecar.policy.cel.nodes import Node
 from sidecar.policy.phases import Effect
 from sidecar.policy.programs import Runnable
 
@@ -103,7 +104,8 @@ class Rule:
 
     ``id`` is ``policy/id``. ``scope`` tells policies with variables apart (0: it reads none),
     because their values are kept once a decision. ``message`` is ``None`` where ``text``, a
-    constant, is all there is.
+    constant, is all there is. ``variables`` are the policy's own that the condition reads: name,
+    text and tree, for explanations.
     """
 
     id: str
@@ -119,6 +121,7 @@ class Rule:
     line: int
     column: int
     matcher: Matcher = EVERYTHING
+    variables: tuple[tuple[str, str, Node], ...] = ()
     redaction: Redaction | None = None
     labels: tuple[str, ...] = ()
 
