@@ -20,6 +20,9 @@ from sidecar.wire.ndjson import Lines, line
 GRACE = 2.0
 """Seconds a child gets to end by itself, and as many again after SIGTERM."""
 
+_LAST_WORDS = 1.0
+"""Seconds to read what a process wrote before it exited."""
+
 _CHUNK = 256 << 10
 _FULL = 4 << 20
 """Bytes that may wait for a child that does not read, before callers have to wait too."""
@@ -138,6 +141,24 @@ class StdioLeg:
             raise Unavailable(self._host.name, "the process is gone", ran="no") from None
 
     async def _read(self) -> None:
+        """Until stdout ends. One that a grandchild holds open ends with the process all the same:
+        who is left did not answer before and would not answer now."""
+        pump = asyncio.create_task(self._pump(), name=f"{self._host.name}: pump")
+        exited = asyncio.create_task(self._exit(), name=f"{self._host.name}: exit")
+        try:
+            await asyncio.wait({pump, exited}, return_when=asyncio.FIRST_COMPLETED)
+            self._ended = True
+            await asyncio.wait({pump}, timeout=_LAST_WORDS)
+        finally:
+            await cancelled(pump, exited)
+        why = await self._epitaph()
+        self.conversation.over(why)
+        lose(self.gone, why)
+
+    async def _exit(self) -> None:
+        await self._child.wait()
+
+    async def _pump(self) -> None:
         lines = Lines(self._host.limits.line)
         feed = self.conversation.feed
         with suppress(OSError):
@@ -146,9 +167,6 @@ class StdioLeg:
                     feed(found)
         # From here on it answers nobody; why is known a moment later.
         self._ended = True
-        why = await self._epitaph()
-        self.conversation.over(why)
-        lose(self.gone, why)
 
     async def _epitaph(self) -> str:
         """Why stdout has ended. What the process wrote on stderr may hold secrets: not told."""
