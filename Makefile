@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint bench peers clean
+.PHONY: demo test check lint bench differential peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/sidecar demo $(ARGS)
@@ -25,6 +25,10 @@ peers: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test peers
 	$(BIN)/python -m bench
+
+# Ten thousand random CEL expressions through our engine, cel-cpp and cel-python: minutes.
+differential: $(VENV)/.installed-test
+	SIDECAR_DIFFERENTIAL=10000 $(BIN)/pytest tests/policy/cel/test_differential.py --timeout 3000
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
