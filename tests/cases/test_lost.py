@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from tests.cases.awkward import Behaviour, serving
 from tests.cases.awkward.stdio import Child
 from tests.cases.behind import behind
+from tests.kit import processes
 from tests.kit.client import Legacy, Modern, RpcFailed, eventually
 
 LOST = ["404", "404-json", "400", "-32001"]
@@ -121,17 +121,8 @@ async def test_a_process_that_died_between_calls_is_started_again(
         await client.open()
         first = await client.text("up__pid")
         await client.text("up__stop")
-        await asyncio.sleep(0.2)
-
-        async def answered() -> str:
-            # Until it is back it answers `unavailable`, never an empty success.
-            for _ in range(100):
-                with contextlib.suppress(RpcFailed):
-                    return await client.text("up__pid")
-                await asyncio.sleep(0.1)
-            raise AssertionError("the server never came back")
-
-        assert await answered() != first
+        assert await asyncio.to_thread(processes.left_of, [int(first)], 5) == []
+        assert await client.until_answered("up__pid") != first
         await client.until_listed("up__echo")
 
 

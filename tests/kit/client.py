@@ -187,6 +187,18 @@ class Client:
             await asyncio.sleep(0.05)
         return found
 
+    async def until_answered(self, name: str, within: float = 20.0) -> str:
+        """The text of a tool whose server may be on its way back: until then every answer is an
+        error that says so, never an empty success."""
+        end = time.monotonic() + within
+        while True:
+            try:
+                return await self.text(name)
+            except RpcFailed as failed:
+                assert failed.code == -32603, failed
+                assert time.monotonic() < end, f"never back: {failed}"
+            await asyncio.sleep(0.05)
+
     async def until_gone(self, name: str, within: float = 10.0) -> None:
         """Lists again and again until ``name`` is not there."""
         end = time.monotonic() + within
