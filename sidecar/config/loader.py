@@ -116,6 +116,7 @@ def _assemble(got: Got, file: Path | None) -> Config:
         store=got[Root.STORE] or places.store(environ),
         policies=got[Root.POLICIES],
         policy=got[Root.POLICY],
+        labels=got[Root.LABELS],
         list_wait=got[Root.LIST_WAIT],
         retry=got[Root.RETRY],
         drain_grace=got[Root.DRAIN],

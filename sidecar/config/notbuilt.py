@@ -14,7 +14,6 @@ NOT_BUILT: dict[str, NotBuilt] = {
         "servers added while it runs", ({}, {"check": True, "commands": False})
     ),
     "reconcile": NotBuilt("reconciling of servers added while it runs", ("60s",)),
-    "labels": NotBuilt("trust labels", ({},)),
     "parking": NotBuilt("approval of gated calls", ({},)),
     "children": NotBuilt("another user for child processes", ({}, {"user": None})),
     "egress": NotBuilt("the forward proxy", ({},)),
@@ -29,7 +28,7 @@ NOT_BUILT: dict[str, NotBuilt] = {
     "store: postgresql": NotBuilt("a store in PostgreSQL"),
 }
 """A later feature takes its row out and adds its field below. Only values that change nothing
-are let through: what would promise protection (``labels: {ttl: 24h}``) is refused."""
+are let through: what would promise protection (``audit: /var/log/audit``) is refused."""
 
 
 def rows(where: str) -> dict[str, NotBuilt]:

@@ -25,6 +25,7 @@ LIVE = {
     "token": "auth",
     "policies": "policies",
     "policy": "policy",
+    "labels": "labels",
     "list_wait": "list_wait",
     "retry": "retry",
     "drain_grace": "drain",

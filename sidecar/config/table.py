@@ -29,6 +29,7 @@ from sidecar.config.types import (
     AdminConfig,
     AgentConfig,
     Config,
+    LabelsConfig,
     Limits,
     PolicyConfig,
     Retry,
@@ -229,6 +230,32 @@ def _policy(got: Got) -> PolicyConfig:
 POLICY = Record("a mapping", every(Policies), _policy)
 
 
+class Labels:
+    """Fields of ``labels``."""
+
+    SCOPE = Field(
+        "scope",
+        Choice("principal", "session"),
+        LabelsConfig().scope,
+        "Whose the labels are: all that a principal does, or each session's own.",
+    )
+    TTL = Field(
+        "ttl",
+        duration(1, 365 * DAY),
+        LabelsConfig().ttl,
+        "How long a label lasts after the last result that brought it.",
+    )
+
+
+def _labels(got: Got) -> LabelsConfig:
+    return LabelsConfig(
+        "session" if got[Labels.SCOPE] == "session" else "principal", got[Labels.TTL]
+    )
+
+
+LABELS = Record("a mapping", every(Labels), _labels)
+
+
 class Health:
     """Fields of ``health``."""
 
@@ -292,6 +319,9 @@ class Root:
         empty=True,
     )
     POLICY = Field("policy", POLICY, PolicyConfig(), "How policies decide.", empty=True)
+    LABELS = Field(
+        "labels", LABELS, LabelsConfig(), "What is remembered of untrusted results.", empty=True
+    )
     LIST_WAIT = Field(
         "list_wait",
         duration(0, MINUTE),

@@ -61,11 +61,12 @@ class AnnotationOverride:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """One configured MCP server: ``command`` (stdio) or ``url`` (HTTP), never both.
+    """One MCP server: ``command`` (stdio) or ``url`` (HTTP), never both.
 
     ``only`` and ``except_`` are globs over the server's own tool names; ``None`` means not set.
     ``gated`` is ``None`` (not set), a boolean, or globs. ``annotations`` maps a glob to an
-    override, first match wins. ``timeout`` is per attempt, in seconds. ``command`` and ``url``
+    override, first match wins. ``timeout`` is per attempt, in seconds. ``runtime`` is true of
+    one that was added while the sidecar runs, never of one in the file. ``command`` and ``url``
     are left out of ``repr``: people put keys into arguments and queries.
     """
 
@@ -85,6 +86,7 @@ class ServerConfig:
     timeout: float = 30.0
     era: Literal["auto", "legacy", "modern"] = "auto"
     isolation: Literal["auto", "shared", "session"] = "auto"
+    runtime: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,15 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelsConfig:
+    """Trust labels: whose they are, and how many seconds they last after the last result that
+    brought them."""
+
+    scope: Literal["principal", "session"] = "principal"
+    ttl: float = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
 
@@ -168,6 +179,7 @@ class Config:
     store: str = "memory"
     policies: tuple[Path, ...] = ()
     policy: PolicyConfig = PolicyConfig()
+    labels: LabelsConfig = LabelsConfig()
     list_wait: float = 1.0
     retry: Retry = Retry()
     drain_grace: float = 25.0

@@ -51,7 +51,8 @@ def test_it_takes_what_loads(good: Load, tmp_path: Path) -> None:
         "limits: {body: 4TB}",
         "separator: .",
         "store: redis://x",
-        "labels: {ttl: 24h}",
+        "labels: {ttl: 24}",
+        "labels: {scope: everybody}",
         "servers: {a: {url: http://x, egress: proxy}}",
     ],
 )
@@ -71,7 +72,7 @@ def records(shape: object) -> list[Record[object]]:
 
 
 def test_every_key_says_what_it_is() -> None:
-    assert len(records(ROOT)) == 11
+    assert len(records(ROOT)) == 12
     silent = [each.key for record in records(ROOT) for each in record.fields if not each.help]
     assert silent == []
 
