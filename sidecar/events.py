@@ -125,13 +125,26 @@ class CallFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(Event):
-    """A decision was made about a call (an id), or about a dial or a listing (empty)."""
+    """A decision was made about a call (an id), or about a dial (empty).
+
+    ``decision`` holds a message only where that is constant: this may be recorded.
+    ``definition`` is the digest of the tool's definition, empty where there is none;
+    ``arguments`` gives that of the arguments (canonical JSON, sha256 in hex) and costs as much
+    as they are long: ask once, in the listener, and only if it is kept. ``microseconds`` is
+    what deciding took.
+    """
 
     call: str
     phase: str
     target: str
     principal: str
     decision: Decision
+    server: str = ""
+    kind: str = ""
+    session: str = ""
+    definition: str = ""
+    arguments: Callable[[], str] = str
+    microseconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -370,11 +370,16 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The call is answered by ``result`` instead of being sent (denied, parked, expired)."""
+    """The call is answered by ``result`` instead of being sent (denied, parked, expired).
+
+    ``error`` is set for kinds whose result cannot say that it is an error (prompts, resources,
+    completion): it is raised then, and ``result`` is not looked at.
+    """
 
     decision: Decision
     kind: Literal["denied", "parked", "running", "expired"]
     result: Fields
+    error: RpcError | None = None
 
 
 # -------------------------------------------------------------------------------- answers

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sidecar.model import Admitted, Call, Caller, Decision, Fields, Refused, Tool
+from sidecar.model import (
+    Admitted,
+    Call,
+    Caller,
+    Decision,
+    Fields,
+    Notify,
+    Refused,
+    RpcError,
+    Tool,
+)
 
 _ALLOW = Decision("allow", "default")
 _ADMITTED = Admitted(_ALLOW)
@@ -24,6 +34,19 @@ class OpenGate:
     ) -> Fields | Refused:
         """Hand the result on."""
         return fields
+
+    async def failed(
+        self, call: Call, caller: Caller, admitted: Admitted, error: RpcError
+    ) -> RpcError | Refused:
+        """Hand the error on."""
+        return error
+
+    def notify(self, call: Call, caller: Caller, admitted: Admitted) -> Notify:
+        """The caller's own."""
+        return caller.notify
+
+    def heard(self, server: str, method: str, caller: Caller) -> None:
+        """Nothing follows from it."""
 
     def offers(self, tool: Tool, caller: Caller) -> bool:
         """Always."""

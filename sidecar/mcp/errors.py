@@ -57,6 +57,11 @@ def http_status(code: int) -> int:
     return HTTP_STATUS.get(code, 200)
 
 
+DENIED: Final = -32003
+"""Policy refused something whose result cannot say so. JSON-RPC leaves -32000 to -32099 to
+servers, MCP gives no meaning to those down to -32019; ``data.reason`` is what to look at."""
+
+
 class Rejection(RpcError):
     """An error of our own making. ``id`` is the request's, ``None`` if it has none to answer.
 
@@ -101,6 +106,11 @@ def invalid_params(why: str, data: object = None, *, id: RequestId | None = None
 def internal(why: str = "the sidecar failed; its log says more") -> Rejection:
     """Something of ours broke. Never with the exception's own text: it may quote anything."""
     return Rejection(INTERNAL_ERROR, why)
+
+
+def denied(message: str, about: JsonObject) -> Rejection:
+    """Policy refused it; ``about`` is ``{rule, message}``, told in ``data``."""
+    return Rejection(DENIED, message, {"reason": "denied", **about})
 
 
 def header_mismatch(why: str, *, id: RequestId | None = None) -> Rejection:

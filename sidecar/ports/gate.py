@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sidecar.model import Admitted, Call, Caller, Decision, Fields, Refused, Tool
+from sidecar.model import (
+    Admitted,
+    Call,
+    Caller,
+    Decision,
+    Fields,
+    Notify,
+    Refused,
+    RpcError,
+    Tool,
+)
 
 
 class Gate(Protocol):
@@ -22,6 +32,21 @@ class Gate(Protocol):
         self, call: Call, caller: Caller, admitted: Admitted, fields: Fields
     ) -> Fields | Refused:
         """Apply the result rules of the revision that admitted the call: deny, redact, label."""
+        ...
+
+    async def failed(
+        self, call: Call, caller: Caller, admitted: Admitted, error: RpcError
+    ) -> RpcError | Refused:
+        """As ``result``, for a server that answered with an error: its text is content too."""
+        ...
+
+    def notify(self, call: Call, caller: Caller, admitted: Admitted) -> Notify:
+        """The caller's way back while the call runs, with what has to be done to texts on it."""
+        ...
+
+    def heard(self, server: str, method: str, caller: Caller) -> None:
+        """A server's own words reach the caller outside of a call: instructions (``method``
+        ``initialize``), a log message. Never waits."""
         ...
 
     def offers(self, tool: Tool, caller: Caller) -> bool:
