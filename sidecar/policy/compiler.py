@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from sidecar.model import JsonObject, Phase, Redaction
 from sidecar.policy.cel.env import Environment
 from sidecar.policy.cel.errors import CelSyntaxError, Finding
@@ -27,6 +29,8 @@ _SAYS: Final = {
     "allow": "allowed by rule",
 }
 
+
+_QUOTE: Final = """; a message is an expression: its text stands in quotes, as in '"no"'"""
 
 Schemas: TypeAlias = Callable[[str, str], JsonObject | None]
 """The input schema of a tool, by server and its own name for it."""
@@ -81,12 +85,14 @@ class Compiler:
         for rule in self._document.rules:
             redaction = self._redaction(rule)
             when = self._parse(rule.when, rule.id)
-            message = None if rule.message is None else self._parse(rule.message, rule.id)
-            if when is None or (rule.message is not None and message is None):
-                continue
+            message = None if rule.message is None else self._parse(rule.message, rule.id, _QUOTE)
+            readable = when is not None and (rule.message is None or message is not None)
             for phase in dict.fromkeys(rule.on):
-                made = self._rule(rule, phase, when, message)
-                if made is not None:
+                good = self._check_rule(rule, phase, when, message)
+                if when is not None and readable and good:
+                    made = self._rule(rule, phase, when, message)
+                    if made is None:
+                        continue
                     made.matcher, made.redaction = matcher, redaction
                     compiled.rules.append(made)
                     compiled.trees[rule.id, phase] = when[1]
@@ -108,13 +114,13 @@ class Compiler:
         if fault not in self._faults:
             self._faults.append(fault)
 
-    def _parse(self, expr: Expr, rule: str) -> Parsed | None:
+    def _parse(self, expr: Expr, rule: str, hint: str = "") -> Parsed | None:
         places = self._places(expr)
         try:
             return expr.text, relocated(parse(expr.text), places)
         except CelSyntaxError as error:
             line, column = places(error.line, error.column)
-            self._tell(rule, Finding("syntax", line, column, error.message))
+            self._tell(rule, Finding("syntax", line, column, error.message + hint))
             return None
 
     def _places(self, expr: Expr) -> Places:
@@ -126,8 +132,11 @@ class Compiler:
         broken = self._broken & own_variables(tree)
         for finding in found:
             # What is wrong with a variable has been told where it stands.
-            if not (broken and VARIABLES in finding.message):
-                self._tell(rule, finding)
+            if broken and _of_variable(finding):
+                continue
+            unquoted = expected == "string" and finding.code == "unknown-variable"
+            hint = _QUOTE if unquoted else ""
+            self._tell(rule, replace(finding, message=finding.message + hint))
         return all(finding.warning for finding in found)
 
     def _check_arguments(self, tree: Node, phase: Phase, rule: str) -> None:
@@ -188,15 +197,21 @@ class Compiler:
 
     # ------------------------------------------------------------------------------ rules
 
+    def _check_rule(
+        self, rule: RuleText, phase: Phase, when: Parsed | None, message: Parsed | None
+    ) -> bool:
+        """Tell what is wrong with what could be read; whether the rule can be used."""
+        good = True
+        if when is not None:
+            good = self._checks(when[1], phase, "bool", rule.id)
+            self._check_arguments(when[1], phase, rule.id)
+        if message is not None:
+            good = self._checks(message[1], phase, "string", rule.id) and good
+        return good
+
     def _rule(
         self, rule: RuleText, phase: Phase, when: Parsed, message: Parsed | None
     ) -> Rule | None:
-        good = self._checks(when[1], phase, "bool", rule.id)
-        if message is not None:
-            good = self._checks(message[1], phase, "string", rule.id) and good
-        if not good:
-            return None
-        self._check_arguments(when[1], phase, rule.id)
         condition = self._program(when, phase, rule.when, rule.id)
         text, said = f"{_SAYS.get(rule.effect, rule.effect)} {self._document.name}/{rule.id}", None
         if message is not None and rule.message is not None:
@@ -285,3 +300,8 @@ class Compiler:
             tuple(expr.text for expr in rule.redact.patterns),
             rule.redact.replacement,
         )
+
+
+def _of_variable(finding: Finding) -> bool:
+    """Whether a finding is about one of the policy's own variables."""
+    return f"variable {VARIABLES.rstrip('.')}" in finding.message or VARIABLES in finding.message

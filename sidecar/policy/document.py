@@ -399,13 +399,16 @@ def read(file: str, text: str) -> tuple[Document | None, list[PolicyFault]]:
     faults = Faults()
     root = read_tree(file, text, faults)
     document = None if root is None else _document(file, text, root, faults)
-    return document, [as_policy_fault(fault, root) for fault in faults.found]
+    name = "" if document is None else document.name
+    return document, [as_policy_fault(fault, root, name) for fault in faults.found]
 
 
-def as_policy_fault(fault: Fault, root: Node | None) -> PolicyFault:
+def as_policy_fault(fault: Fault, root: Node | None, policy: str = "") -> PolicyFault:
     """A fault of the file's form, with the rule that it is in."""
     where = f"{fault.path}: " if fault.path else ""
     rule = rule_at(root, fault.path)
+    if policy and rule:
+        rule = f"{policy}/{rule}"
     return PolicyFault(
         fault.file, fault.line, fault.column, rule, where + fault.message, code="file"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from sidecar.policy import document, files
+from sidecar.policy import document, files, shadows
 from sidecar.policy.compiler import Compiled, Compiler
 from sidecar.policy.decide import CelPolicy
 from sidecar.policy.files import PolicyFile
@@ -83,4 +83,6 @@ def compile_files(
             named.setdefault(parsed.name, file.shown)
             compiled.append(Compiler(parsed, scope, of_file, reference, options.schemas).compile())
         faults += sorted(of_file, key=lambda fault: (fault.line, fault.column))
+    if all(fault.warning for fault in faults):
+        faults += shadows.warnings(compiled)
     return compiled, faults
