@@ -250,7 +250,8 @@ class Child:
         streams = (self._popen.stdin, self._popen.stdout, self._popen.stderr)
         for stream in streams[len(self._pipes) :]:  # the others belong to their transports
             assert stream is not None
-            stream.close()
+            with contextlib.suppress(OSError):  # a transport that was half made closed it
+                stream.close()
 
 
 def _status(popen: subprocess.Popen[bytes], flags: int) -> int:
