@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 from sidecar import __version__
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
-from sidecar.admin.view import Sources
+from sidecar.admin.roles import Actor, Role, Tokens
+from sidecar.admin.routes import servers as servers_routes
+from sidecar.admin.routes import sessions as sessions_routes
+from sidecar.admin.routes import tools as tools_routes
 from sidecar.config import Config, Listen, ServerConfig
 from sidecar.config.reload import Change, applicable, difference
 from sidecar.config.secrets import EnvFileSecrets
@@ -25,6 +28,7 @@ from sidecar.downstream import AgentListener, Authenticator, tokens_of
 from sidecar.downstream.join import run_joined
 from sidecar.events import Bus
 from sidecar.gateway import Gateway
+from sidecar.model import JsonObject
 from sidecar.ports.connector import DirectConnector
 from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
@@ -135,16 +139,18 @@ class App:
 
     async def _start_admin(self, listen: Listen) -> str:
         token = self._config.admin.token
+        tokens: list[tuple[str, Actor]] = []
         try:
-            value = self._secrets.read(token) if token is not None else None
+            if token is not None:
+                tokens.append((self._secrets.read(token), Actor("admin", Role.OPERATOR)))
         except SecretError as error:
             raise StartError(f"admin.token_file: {error}") from error
-        sources = Sources(
-            servers=self.gateway.servers,
-            tools=self.gateway.tools,
-            sessions=lambda: self._agent.sessions() if self._agent is not None else [],
-        )
-        self._admin = AdminListener(sources, token=value, own=self._own)
+        routes = [
+            *servers_routes.routes(self.gateway.servers),
+            *tools_routes.routes(self.gateway.tools),
+            *sessions_routes.routes(self._sessions),
+        ]
+        self._admin = AdminListener(routes, tokens=Tokens(tokens), own=self._own)
         with _binding("admin.listen", listen):
             return await self._admin.start(listen)
 
@@ -168,6 +174,9 @@ class App:
             for task in late:
                 log.warning("%s did not end in time", task.get_name())
         await self._store.close()
+
+    def _sessions(self) -> Sequence[JsonObject]:
+        return self._agent.sessions() if self._agent is not None else []
 
     def _not_ready(self) -> str | None:
         if self._draining:

@@ -1,66 +1,43 @@
-"""The operator's HTTP API: a unix socket checked by peer, or TCP with a token.
+"""The operator's HTTP API: a unix socket checked by peer, or TCP with tokens.
 
-Errors are problem+json (RFC 9457). Nothing is answered before the peer is known.
+Errors are problem+json (RFC 9457). Nothing is answered before the peer is known and its role
+reaches as far as the route asks.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-import msgspec
 from aiohttp import web
 
-from sidecar.admin import view
+from sidecar.admin import openapi
+from sidecar.admin.api import ACTOR, MOST_BODY, Handler, Problem, Route, problem
 from sidecar.admin.peer import Stranger, identify
+from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.config import Listen
-from sidecar.model import JsonObject
 
 log = logging.getLogger("sidecar.admin")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SocketInUse(Exception):
     """Another sidecar listens on the socket, or something that is not ours is in its place."""
 
 
-def problem(status: int, title: str, detail: str) -> web.Response:
-    """One problem+json answer; ``detail`` says what to do next."""
-    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    return web.Response(
-        status=status,
-        body=msgspec.json.encode(body),
-        content_type="application/problem+json",
-        headers={"WWW-Authenticate": "Bearer"} if status == 401 else None,
-    )
-
-
-def answer(body: JsonObject) -> web.Response:
-    """One JSON answer, not to be cached: it is a state of now."""
-    return web.Response(
-        body=msgspec.json.encode(body),
-        content_type="application/json",
-        headers={"Cache-Control": "no-store"},
-    )
-
-
 class AdminListener:
     """``start`` binds and serves; ``close`` ends it and removes the socket.
 
-    ``token`` is the TCP listener's bearer; without one only a unix socket may be bound.
+    ``tokens`` are the TCP listener's bearers; without one only a unix socket may be bound.
     ``own`` are the pids whose descendants are refused.
     """
 
-    def __init__(self, sources: view.Sources, *, token: str | None, own: frozenset[int]) -> None:
-        self._sources = sources
-        self._token = hashlib.sha256(token.encode()).digest() if token is not None else None
+    def __init__(self, routes: Iterable[Route], *, tokens: Tokens, own: frozenset[int]) -> None:
+        self._routes = [*routes, openapi.route(lambda: self._routes)]
+        self._tokens = tokens
         self._own = own
         self._runner: web.AppRunner | None = None
         self._path: Path | None = None
@@ -72,11 +49,12 @@ class AdminListener:
             SocketInUse: somebody else's socket or file is at the path.
             OSError: the address cannot be bound.
         """
-        app = web.Application(middlewares=[self._guard], client_max_size=1 << 20)
-        app.router.add_get("/v1/servers", self._servers)
-        app.router.add_get("/v1/tools", self._tools)
-        app.router.add_get("/v1/sessions", self._sessions)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
+        for each in self._routes:
+            app.router.add_route(each.method, each.path, _within(each))
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True
+        )
         await runner.setup()
         self._runner = runner
         if listen.path is not None:
@@ -84,7 +62,7 @@ class AdminListener:
             self._path = listen.path
             await web.SockSite(runner, bound).start()
             return f"unix:{listen.path}"
-        if self._token is None:
+        if not len(self._tokens):
             raise ValueError("a TCP admin listener needs a token")
         site = web.TCPSite(runner, listen.host, listen.port)
         await site.start()
@@ -101,42 +79,71 @@ class AdminListener:
             path.unlink(missing_ok=True)
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        refused = self._refuse(request)
-        if refused is not None:
-            return refused
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         try:
+            request[ACTOR] = self._actor(request)
             return await handler(request)
+        except Problem as error:
+            return problem(error)
         except web.HTTPException as error:
-            return problem(error.status, error.reason, f"{request.method} {request.path}")
+            allow = error.headers.get("Allow")
+            reason = {404: "not_found", 405: "method"}.get(error.status, "refused")
+            return problem(
+                Problem(
+                    error.status,
+                    reason,
+                    f"there is no {request.method} {request.path}; /openapi.json lists what is",
+                    headers={"Allow": allow} if allow else None,
+                )
+            )
+        except Exception:
+            # What failed is in the log; whoever asked learns only that it did.
+            log.exception("admin: %s %s failed", request.method, request.path)
+            return problem(Problem(500, "failed", "the sidecar failed; its log says more"))
 
-    def _refuse(self, request: web.Request) -> web.Response | None:
+    def _actor(self, request: web.Request) -> Actor:
+        """Who asks. Raises Problem."""
         sock = request.transport.get_extra_info("socket") if request.transport else None
         if sock is None:
-            return problem(403, "Forbidden", "the connection cannot be checked")
+            raise Problem(403, "peer", "the connection cannot be checked")
         if sock.family == socket.AF_UNIX:
             try:
-                identify(sock, self._own)
+                return Actor(identify(sock, self._own).name, Role.OPERATOR)
             except Stranger as why:
                 log.warning("admin socket: refused a peer: %s", why)
-                return problem(403, "Forbidden", str(why))
-            return None
+                raise Problem(403, "peer", str(why)) from None
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        digest = hashlib.sha256(given.strip().encode()).digest()
-        if self._token is None or scheme.lower() != "bearer":
-            return problem(401, "Unauthorized", "send the admin token as a bearer token")
-        if not hmac.compare_digest(digest, self._token):
-            return problem(401, "Unauthorized", "the token is not the one in admin.token_file")
-        return None
+        ask = {"WWW-Authenticate": "Bearer"}
+        if scheme.lower() != "bearer":
+            raise Problem(401, "token", "send your admin token as a bearer token", headers=ask)
+        actor = self._tokens.actor(given.strip())
+        if actor is None:
+            raise Problem(
+                401,
+                "token",
+                "the token is neither the one in admin.token_file nor an approver's",
+                headers=ask,
+            )
+        return actor
 
-    async def _servers(self, _request: web.Request) -> web.Response:
-        return answer({"servers": [view.server(s) for s in self._sources.servers()]})
 
-    async def _tools(self, _request: web.Request) -> web.Response:
-        return answer({"tools": [view.tool(t) for t in self._sources.tools()]})
+def _within(route: Route) -> Handler:
+    """The route's handler, for those whose role reaches that far."""
 
-    async def _sessions(self, _request: web.Request) -> web.Response:
-        return answer({"sessions": list(self._sources.sessions())})
+    async def handle(request: web.Request) -> web.StreamResponse:
+        actor = request[ACTOR]
+        if actor.role < route.role:
+            raise Problem(
+                403,
+                "role",
+                f"this needs the role {route.role}, and {actor.name} is {actor.role}; "
+                "ask an operator",
+            )
+        return await route.handler(request)
+
+    return handle
 
 
 def _bind_unix(path: Path) -> socket.socket:

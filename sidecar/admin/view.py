@@ -1,21 +1,11 @@
-"""What the admin API shows, as plain functions: the rooms that know are handed in by the app."""
+"""What the admin API shows, as plain functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sidecar.model import JsonObject, ServerStatus, Tool
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the answers come from. Each call returns the state of now and never waits."""
-
-    servers: Callable[[], Iterable[ServerStatus]]
-    tools: Callable[[], Iterable[Tool]]
-    sessions: Callable[[], Iterable[JsonObject]]
 
 
 def present(**values: Any) -> JsonObject:  # noqa: ANN401  JSON values of every kind

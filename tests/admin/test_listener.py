@@ -15,9 +15,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from sidecar.admin.api import Route
 from sidecar.admin.client import AdminClient, AdminError
 from sidecar.admin.listener import AdminListener, SocketInUse
-from sidecar.admin.view import Sources
+from sidecar.admin.roles import Actor, Role, Tokens
+from sidecar.admin.routes import servers, sessions, tools
 from sidecar.config import Listen
 from sidecar.model import Era, Hints, JsonObject, ServerStatus, State, Tool
 
@@ -43,14 +45,22 @@ SERVERS = [
 SESSION: JsonObject = {"id": "0a1b", "principal": "agent"}
 
 
-def sources() -> Sources:
-    return Sources(servers=lambda: SERVERS, tools=lambda: [TOOL], sessions=lambda: [SESSION])
+def routes() -> list[Route]:
+    return [
+        *servers.routes(lambda: SERVERS),
+        *tools.routes(lambda: [TOOL]),
+        *sessions.routes(lambda: [SESSION]),
+    ]
+
+
+NO_TOKENS = Tokens()
+RIGHT = Tokens([("right", Actor("admin", Role.OPERATOR))])
 
 
 @pytest.fixture
 async def on_socket(tmp_path: Path) -> AsyncIterator[Path]:
     path = tmp_path / "run" / "admin.sock"
-    listener = AdminListener(sources(), token=None, own=NOBODY)
+    listener = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     assert await listener.start(Listen(path=path)) == f"unix:{path}"
     yield path
     await listener.close()
@@ -124,7 +134,7 @@ async def outcome(*command: str) -> str:
 )
 async def test_what_the_sidecar_started_is_refused(tmp_path: Path, wrapper: tuple[str]) -> None:
     path = tmp_path / "admin.sock"
-    listener = AdminListener(sources(), token=None, own=frozenset({os.getpid()}))
+    listener = AdminListener(routes(), tokens=NO_TOKENS, own=frozenset({os.getpid()}))
     await listener.start(Listen(path=path))
     try:
         assert await outcome(*wrapper, sys.executable, "-c", CONNECT, str(path)) == "403"
@@ -139,7 +149,7 @@ async def test_what_it_did_not_start_is_an_operator(on_socket: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 async def test_another_uid_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    listener = AdminListener(sources(), token=None, own=NOBODY)
+    listener = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     await listener.start(Listen(path=path))
     path.chmod(0o666)  # even if somebody loosens the mode
     for folder in [tmp_path, *tmp_path.parents]:
@@ -160,9 +170,9 @@ async def test_a_dead_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(path))
     dead.close()
-    first = AdminListener(sources(), token=None, own=NOBODY)
+    first = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     await first.start(Listen(path=path))
-    second = AdminListener(sources(), token=None, own=NOBODY)
+    second = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     with pytest.raises(SocketInUse, match="another sidecar listens"):
         await second.start(Listen(path=path))
     await second.close()
@@ -173,7 +183,7 @@ async def test_a_dead_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -
 async def test_a_file_in_the_sockets_place_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     path.write_text("precious")
-    listener = AdminListener(sources(), token=None, own=NOBODY)
+    listener = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     with pytest.raises(SocketInUse, match="is not a socket"):
         await listener.start(Listen(path=path))
     await listener.close()
@@ -184,7 +194,7 @@ async def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    listener = AdminListener(sources(), token=None, own=NOBODY)
+    listener = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     with pytest.raises(SocketInUse, match="written by others"):
         await listener.start(Listen(path=folder / "admin.sock"))
     await listener.close()
@@ -200,7 +210,7 @@ async def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None
     ],
 )
 async def test_tcp_needs_the_token(header: dict[str, str], status: int) -> None:
-    listener = AdminListener(sources(), token="right", own=NOBODY)
+    listener = AdminListener(routes(), tokens=RIGHT, own=NOBODY)
     base = await listener.start(Listen("127.0.0.1", 0))
     async with (
         aiohttp.ClientSession() as http,
@@ -214,7 +224,7 @@ async def test_tcp_needs_the_token(header: dict[str, str], status: int) -> None:
 
 
 async def test_tcp_without_a_token_is_not_bound() -> None:
-    listener = AdminListener(sources(), token=None, own=NOBODY)
+    listener = AdminListener(routes(), tokens=NO_TOKENS, own=NOBODY)
     with pytest.raises(ValueError, match="needs a token"):
         await listener.start(Listen("127.0.0.1", 0))
     await listener.close()
@@ -225,7 +235,7 @@ async def test_tcp_without_a_token_is_not_bound() -> None:
     [("GET", "/v1/nothing", 404), ("POST", "/v1/servers", 405), ("GET", "/v1/../secrets", 404)],
 )
 async def test_errors_are_problems(method: str, path: str, status: int) -> None:
-    listener = AdminListener(sources(), token="right", own=NOBODY)
+    listener = AdminListener(routes(), tokens=RIGHT, own=NOBODY)
     base = await listener.start(Listen("127.0.0.1", 0))
     headers = {"Authorization": "Bearer right"}
     async with (
