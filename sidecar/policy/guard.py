@@ -148,8 +148,9 @@ def acceptable(answer: object, phase: Phase) -> bool:
     held: dict[str, object] = {each.name: getattr(answer, each.name) for each in fields(answer)}
     redactions = held["redactions"]
     return (
-        held["decision"] in ANSWERS[phase]
-        and (held["would"] is None or held["would"] in ANSWERS[phase])
+        type(held["decision"]) is str
+        and held["decision"] in ANSWERS[phase]
+        and (held["would"] is None or held["would"] in tuple(ANSWERS[phase]))
         and held["mode"] in ("enforce", "audit")
         and all(type(held[name]) is str for name in _STRINGS)
         and all(_texts(held[name]) for name in _LISTS)

@@ -1,0 +1,1 @@
+"""Policies: files, decisions, reload, verbs."""
