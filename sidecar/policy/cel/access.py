@@ -145,6 +145,21 @@ def index_of(operand: Code, key: Code, span: Span, optional: bool) -> Code:
     return lambda frame: index(operand(frame), key(frame), span)
 
 
+def key_of(operand: Code, key: str, span: Span, optional: bool) -> Code:
+    """``operand["key"]`` or ``operand[?"key"]`` with a constant string."""
+    if optional:
+        return lambda frame: optional_index(operand(frame), key, span)
+
+    def read(frame: Frame) -> Value:
+        value = operand(frame)
+        try:
+            return value[key]
+        except (KeyError, TypeError, IndexError):
+            return index(value, key, span)
+
+    return read
+
+
 def index(value: Value, key: Value, span: Span) -> Value:
     """``value[key]``: an element of a list by number, of a map by key.
 

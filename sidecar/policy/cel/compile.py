@@ -174,7 +174,7 @@ class Compiler:
     def _index(self, node: Index, scope: Scope) -> Code:
         operand = self.compile(node.operand, scope)
         if isinstance(node.key, Literal) and type(node.key.value) is str:
-            return access.field_of(operand, node.key.value, node.span, node.optional)
+            return access.key_of(operand, node.key.value, node.span, node.optional)
         return access.index_of(operand, self.compile(node.key, scope), node.span, node.optional)
 
     # ------------------------------------------------------------------------ operators

@@ -158,7 +158,9 @@ class _Folder:
         if found is None:
             return _Folded(node, _OPEN)
         literal, used = found
-        value: Node = literal
+        # What is wrong with the value is wrong at the last name that gave it.
+        at = fields[used - 2].span if used > 1 else below.span
+        value: Node = replace(literal, span=at)
         for field in fields[used - 1 :]:
             value = replace(field, operand=value)
         return _Folded(value, _NOTHING)

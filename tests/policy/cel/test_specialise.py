@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.policy.cel import CelError, Environment, compile_text, new_frame, parse
@@ -36,6 +36,10 @@ def unfolded(expression: str) -> Any:
 
 @settings(max_examples=300)
 @given(expression=anything(), known=st.sampled_from(KNOWN))
+@example("tool.name || session.trust", KNOWN[3])
+@example("session.labels[tool.server]", INPUT)
+@example("args.m[?tool.name].orValue(tool.nope)", KNOWN[2])
+@example("cel.bind(b, has(args.li), tool.name && [])", KNOWN[0])
 def test_the_result_is_the_same(expression: str, known: dict[str, Any]) -> None:
     expected = unfolded(expression)
     program = compile_text(expression, ENV)
