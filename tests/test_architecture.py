@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("wire", "processes"),
     ("mcp", "store", "children", "supervisor", "watch", "logs"),
     ("policy", "catalog"),
-    ("gate",),
+    ("gate", "egress"),
     ("upstream",),
     ("gateway",),
     ("downstream", "admin", "demo"),
