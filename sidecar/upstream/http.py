@@ -22,7 +22,7 @@ from sidecar.config import Limits, ServerConfig
 from sidecar.model import Ran, RpcError, Unavailable
 from sidecar.ports.connector import Connector
 from sidecar.ports.secrets import SecretError, Secrets
-from sidecar.upstream.tasks import Tasks
+from sidecar.upstream.leg import Host
 from sidecar.wire import jsonrpc
 from sidecar.wire.json import BadJson
 from sidecar.wire.jsonrpc import BadMessage, Message
@@ -87,19 +87,19 @@ class HttpClient:
 
     def __init__(
         self,
+        host: Host,
         config: ServerConfig,
-        limits: Limits,
         secrets: Secrets,
         connector: Connector,
-        tasks: Tasks,
     ) -> None:
         self.server = config.name
         self.url = URL(config.url)
         self._config = config
-        self._limits = limits
+        self._limits = host.limits
         self._secrets = secrets
         self._connector = connector
-        self._tasks = tasks
+        self._tasks = host.tasks
+        self._complaints = host.complaints
         self._own: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
         self._former: list[aiohttp.ClientSession] = []
@@ -259,7 +259,7 @@ class HttpClient:
                 # Here the connection tells which request an error without an id answers.
                 ours = message.id == id or (message.id is None and message.error is not None)
                 if not ours or not message.is_response:
-                    raise self.failed("answered with a message that is no answer to ours", "maybe")
+                    raise self._garbage("answered with a message that is no answer to ours")
                 return message
             if kind.startswith("text/event-stream"):
                 return await self._streamed(response, id, hear)
@@ -270,7 +270,7 @@ class HttpClient:
         what = kind.partition(";")[0].strip()[:100] or "nothing that has a content type"
         if response.status == 202:
             raise self.failed("took the request but gave no answer (HTTP 202)", "maybe")
-        raise self.failed(f"answered with {what} instead of JSON or an event stream", "maybe")
+        raise self._garbage(f"answered with {what} instead of JSON or an event stream")
 
     async def accepted(self, response: aiohttp.ClientResponse) -> None:
         """The answer to a notification or a response: nothing, if all is well.
@@ -365,9 +365,7 @@ class HttpClient:
         try:
             return jsonrpc.parse(data)
         except (BadJson, BadMessage) as error:
-            raise self.failed(f"answered with what is no JSON-RPC message: {error}", "maybe") from (
-                None
-            )
+            raise self._garbage(f"answered with what is no JSON-RPC message: {error}") from None
 
     async def _status(self, response: aiohttp.ClientResponse, id: int) -> HttpStatus:
         """What an HTTP error says. Its body is read within a bound."""
@@ -400,6 +398,11 @@ class HttpClient:
         self, why: str, ran: Ran, *, permanent: bool = False, retry_in: float | None = None
     ) -> Unavailable:
         return Unavailable(self.server, why, ran=ran, permanent=permanent, retry_in=retry_in)
+
+    def _garbage(self, why: str) -> Unavailable:
+        """One call's error, and for the operator one warning."""
+        self._complaints.warn("garbage", why)
+        return self.failed(why, "maybe")
 
     def unreachable(self, why: str) -> Unreachable:
         return Unreachable(self.server, why, ran="no")

@@ -26,8 +26,8 @@ from sidecar.model import (
 from sidecar.ports.connector import Connector
 from sidecar.ports.secrets import Secrets
 from sidecar.upstream.complaints import Complaints
-from sidecar.upstream.http import HttpClient
-from sidecar.upstream.leg import Leg
+from sidecar.upstream.http import HttpClient, Unreachable
+from sidecar.upstream.leg import Leg, lose
 from sidecar.upstream.lister import Lister
 from sidecar.upstream.listing import ALL, List
 from sidecar.upstream.opener import Opener
@@ -78,7 +78,7 @@ class McpServer:
         self._stdio = config.transport == "stdio"
         self._http: HttpClient | None = None
         if not self._stdio:
-            self._http = HttpClient(config, limits, secrets, connector, self.tasks)
+            self._http = HttpClient(self, config, secrets, connector)
         self._opener = Opener(self, config, secrets, self._http)
         self._lister = Lister(limits, self.complaints, config.timeout)
         self._own = Scopes(
@@ -206,10 +206,12 @@ class McpServer:
         await asyncio.wait({self._closing})
 
     async def _close(self) -> None:
-        await asyncio.gather(self._supervisor.stop(), self._own.close())
-        await self.tasks.end(CLOSE_GRACE)
-        if self._http is not None:
-            await self._http.close()
+        try:
+            await asyncio.gather(self._supervisor.stop(), self._own.close())
+        finally:
+            await self.tasks.end(CLOSE_GRACE)
+            if self._http is not None:
+                await self._http.close()
 
     def _sweep(self) -> None:
         self.tasks.spawn(self._own.expire(), name=f"{self.name}: idle legs")
@@ -305,15 +307,21 @@ class McpServer:
     async def _open_own(self, scope: Scope) -> None:
         """Give a scope its leg: in the era of the shared one, or legacy next to a modern one."""
         shared = self._supervisor.leg
-        if shared is not None and shared.over_http and shared.hello.era is Era.MODERN:
-            second = await self._opener.open_legacy(scope.key)
-            if second is None:
-                self._dual = False
-                raise _OneEra(self.name, "it has no sessions", ran="no")
-            self._dual, self._dual_stateful = True, second.hello.stateful
-            scope.leg = second
-        else:
-            scope.leg = await self._opener.open(scope.key)
+        try:
+            if shared is not None and shared.over_http and shared.hello.era is Era.MODERN:
+                second = await self._opener.open_legacy(scope.key)
+                if second is None:
+                    self._dual = False
+                    raise _OneEra(self.name, "it has no sessions", ran="no")
+                self._dual, self._dual_stateful = True, second.hello.stateful
+                scope.leg = second
+            else:
+                scope.leg = await self._opener.open(scope.key)
+        except Unreachable as error:
+            # Then it is down for everybody, even if nobody else has noticed yet.
+            if shared is not None:
+                lose(shared.gone, error.why)
+            raise
         await self._connected(scope)
 
     def _scopes_of(self, isolation: str) -> Iterator[Scope]:

@@ -253,7 +253,7 @@ def garbage(**kwargs: Any) -> Callable[..., Any]:
         (garbage(text=": nothing\n\n", content_type="text/event-stream"), "maybe", "ended before"),
     ],
 )
-async def test_garbage_costs_its_own_call(make, fake, era, handler, ran, why) -> None:
+async def test_garbage_costs_its_own_call(make, fake, era, handler, ran, why, caplog) -> None:
     up = await fake(eras=(era,), stateful=False)
     server = make(up.url)
     await server.settled()
@@ -268,6 +268,12 @@ async def test_garbage_costs_its_own_call(make, fake, era, handler, ran, why) ->
         assert caught.value.retry_in == 7.0
     assert said(await call(server, "whoami", who, a=1))["a"] == 1
     assert server.status.state is State.READY
+    with pytest.raises(Unavailable):
+        await call(server, who=who)
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    garbled = ran == "maybe" and not any(hint in why for hint in ("HTTP", "ended"))
+    assert len(warnings) == garbled
+    assert all(warning.startswith("server up: answered with") for warning in warnings)
 
 
 async def test_a_result_that_is_no_object_is_no_result(make, fake, era) -> None:

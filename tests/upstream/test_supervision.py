@@ -558,3 +558,18 @@ async def test_close_fails_what_runs(make, fake, era) -> None:
     with pytest.raises(Unavailable) as caught:
         await task
     assert caught.value.ran == "maybe"
+
+
+async def test_a_server_without_streams_is_down_when_a_caller_finds_it_so(
+    make, fake, watch
+) -> None:
+    up = await fake(get=False)
+    server = make(up.url)
+    await server.settled()
+    await call(server, caller("x"))
+    await up.stop()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await call(server, caller("x"))
+    await until(lambda: watch.counts() == [2, 0])
+    assert server.status.state is not State.READY
