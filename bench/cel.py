@@ -87,7 +87,7 @@ def fifty() -> list[str]:
     """Fifty rules of the kinds above, each for one of five servers."""
     kinds = list(RULES.values())
     return [
-        f'tool.server == "{SERVERS[i % 5]}" && args.count > {i % 7} && ({kinds[i // 5 % len(kinds)]})'
+        f'tool.server == "{SERVERS[i % 5]}" && args.count > {i % 7} && ({kinds[i // 5 % 5]})'
         for i in range(50)
     ]
 
