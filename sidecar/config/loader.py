@@ -117,6 +117,7 @@ def _assemble(got: Got, file: Path | None) -> Config:
         policies=got[Root.POLICIES],
         policy=got[Root.POLICY],
         labels=got[Root.LABELS],
+        parking=got[Root.PARKING],
         list_wait=got[Root.LIST_WAIT],
         retry=got[Root.RETRY],
         drain_grace=got[Root.DRAIN],

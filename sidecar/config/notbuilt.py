@@ -14,7 +14,7 @@ NOT_BUILT: dict[str, NotBuilt] = {
         "servers added while it runs", ({}, {"check": True, "commands": False})
     ),
     "reconcile": NotBuilt("reconciling of servers added while it runs", ("60s",)),
-    "parking": NotBuilt("approval of gated calls", ({},)),
+    "parking.elicit": NotBuilt("approval by elicitation", (False,)),
     "children": NotBuilt("another user for child processes", ({}, {"user": None})),
     "egress": NotBuilt("the forward proxy", ({},)),
     "audit": NotBuilt("the audit log", (False, "off")),

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar, cast
 from sidecar.config.faults import did_you_mean, shown
 from sidecar.config.nodes import Mapping, Node, Plain, Scalar, kind, plain
 from sidecar.config.shapes import At, Bad, Schema, Shape, span
-from sidecar.config.types import Listen
+from sidecar.config.types import Listen, Rate
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -180,6 +180,8 @@ def written(default: object) -> object:
         return str(default)
     if isinstance(default, float):
         return span(default)
+    if isinstance(default, Rate):
+        return str(default)
     return default if isinstance(default, bool | int | str) and default != "" else None
 
 

@@ -26,6 +26,7 @@ LIVE = {
     "policies": "policies",
     "policy": "policy",
     "labels": "labels",
+    "parking": "parking",
     "list_wait": "list_wait",
     "retry": "retry",
     "drain_grace": "drain",

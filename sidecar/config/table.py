@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sidecar.config import notbuilt, places, values
+from sidecar.config.parking import PARKING
 from sidecar.config.record import Field, Got, Record, every, not_available
 from sidecar.config.servers import GLOBS, SERVER
 from sidecar.config.shapes import (
@@ -31,6 +32,7 @@ from sidecar.config.types import (
     Config,
     LabelsConfig,
     Limits,
+    ParkingConfig,
     PolicyConfig,
     Retry,
     SecretRef,
@@ -321,6 +323,9 @@ class Root:
     POLICY = Field("policy", POLICY, PolicyConfig(), "How policies decide.", empty=True)
     LABELS = Field(
         "labels", LABELS, LabelsConfig(), "What is remembered of untrusted results.", empty=True
+    )
+    PARKING = Field(
+        "parking", PARKING, ParkingConfig(), "Calls that wait for a person's approval.", empty=True
     )
     LIST_WAIT = Field(
         "list_wait",

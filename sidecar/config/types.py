@@ -157,6 +157,49 @@ class LabelsConfig:
     ttl: float = 86400.0
 
 
+_UNITS = {1.0: "s", 60.0: "m", 3600.0: "h"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``count`` in every ``seconds``: a second, a minute or an hour."""
+
+    count: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.count}/{_UNITS[self.seconds]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who is told of parked calls. Both references may hold a secret: URLs of chats do.
+
+    ``arguments``: whether the arguments of a call are told too.
+    """
+
+    url: SecretRef
+    secret: SecretRef
+    arguments: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingConfig:
+    """Calls that wait for a person.
+
+    ``hold`` is how many seconds a request is held open, ``expire`` how many a person has to
+    answer and the agent, after that, to use the answer. ``max_waiting`` and ``rate`` are for
+    one principal. ``redact`` are globs over arguments that nobody is shown.
+    """
+
+    hold: float = 45.0
+    expire: float = 86400.0
+    max_waiting: int = 20
+    rate: Rate = Rate(30, 60.0)
+    redact: tuple[str, ...] = ()
+    webhook: Webhook | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
@@ -180,6 +223,7 @@ class Config:
     policies: tuple[Path, ...] = ()
     policy: PolicyConfig = PolicyConfig()
     labels: LabelsConfig = LabelsConfig()
+    parking: ParkingConfig = ParkingConfig()
     list_wait: float = 1.0
     retry: Retry = Retry()
     drain_grace: float = 25.0

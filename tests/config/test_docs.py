@@ -19,7 +19,8 @@ ENVIRON = {"HOME": "/home/somebody", "GITHUB_TOKEN": "t"}
 
 def loaded(text: str, tmp_path: Path) -> Config:
     for i, secret in enumerate(sorted(set(re.findall(r"/secrets/([a-z]+)", text)))):
-        (tmp_path / secret).write_text(f"token{i}\n")
+        value = "https://hooks.example/x" if secret == "hook" else f"token-of-some-length-{i}"
+        (tmp_path / secret).write_text(f"{value}\n")
     file = tmp_path / "sidecar.yaml"
     file.write_text(text.replace("/secrets/", f"{tmp_path}/"))
     return load(file, environ=ENVIRON)
