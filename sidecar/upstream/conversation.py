@@ -13,7 +13,7 @@ from itertools import count
 from typing import Literal
 
 from sidecar.model import Caller, Fields, JsonObject, Unavailable
-from sidecar.upstream.http import too_large
+from sidecar.upstream.faults import too_large
 from sidecar.upstream.leg import Host
 from sidecar.upstream.notices import progress, read_params
 from sidecar.upstream.replies import reply

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from sidecar.model import Unavailable
 from sidecar.upstream.backoff import Backoff
-from sidecar.upstream.http import HttpClient, StreamEnded, Unreachable
+from sidecar.upstream.faults import StreamEnded, Unreachable
+from sidecar.upstream.http import HttpClient
 from sidecar.upstream.leg import Host, lose
 from sidecar.upstream.tasks import cancelled
 from sidecar.wire import jsonrpc

@@ -6,9 +6,7 @@ Nothing in here knows eras. Calls run in the caller's task; cancelling one close
 from __future__ import annotations
 
 import asyncio
-import errno
 import io
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
@@ -18,19 +16,18 @@ from multidict import CIMultiDict
 from yarl import URL
 
 import sidecar
-from sidecar.config import Limits, ServerConfig
+from sidecar.config import ServerConfig
 from sidecar.model import Ran, RpcError, Unavailable
 from sidecar.ports.connector import Connector
 from sidecar.ports.secrets import SecretError, Secrets
+from sidecar.upstream import faults
+from sidecar.upstream.faults import CONNECT_TIMEOUT, HttpStatus, StreamEnded
 from sidecar.upstream.leg import Host
 from sidecar.wire import jsonrpc
 from sidecar.wire.json import BadJson
 from sidecar.wire.jsonrpc import BadMessage, Message
 from sidecar.wire.ndjson import Oversize
 from sidecar.wire.sse import SseEvent, SseParser
-
-CONNECT_TIMEOUT = 10.0
-"""Seconds for TCP and TLS together."""
 
 DRAIN = 1.0
 """Seconds that an answered event stream may take to end before its connection is given up."""
@@ -47,39 +44,6 @@ FAULTS = (aiohttp.ClientError, OSError)
 
 Hear = Callable[[Message], None]
 """Takes a message that came before the answer, on the answer's own stream."""
-
-
-class Unreachable(Unavailable):
-    """Not this request failed but the whole server: it is not there, or not at this address."""
-
-
-class HttpStatus(Exception):
-    """An answer that is no 2xx. ``error`` is the JSON-RPC error in its body, if there is one,
-    and ``answers`` whether that error carries the request's own id."""
-
-    def __init__(
-        self,
-        status: int,
-        error: RpcError | None = None,
-        *,
-        answers: bool = False,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.error = error
-        self.answers = answers
-        self.retry_after = retry_after
-
-
-class StreamEnded(Exception):
-    """An event stream ended before the answer. ``last_event_id`` is where to resume, if the
-    server gave ids, and ``retry`` the seconds it asked us to wait."""
-
-    def __init__(self, last_event_id: str, retry: float | None) -> None:
-        super().__init__("the stream ended before the answer")
-        self.last_event_id = last_event_id
-        self.retry = retry
 
 
 class HttpClient:
@@ -191,9 +155,10 @@ class HttpClient:
                 url or self.url, data=data, headers=headers, allow_redirects=False
             )
         except (*FAULTS, ValueError) as error:
-            raise self._fault(error) from None
+            raise faults.of(self.server, self.url, error) from None
         if 300 <= response.status < 400:
-            self._redirected(response)
+            response.close()
+            raise faults.redirected(self.server, response)
         return response
 
     async def get(self, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
@@ -208,9 +173,10 @@ class HttpClient:
                 allow_redirects=False,
             )
         except (*FAULTS, ValueError) as error:
-            raise self._fault(error) from None
+            raise faults.of(self.server, self.url, error) from None
         if 300 <= response.status < 400:
-            self._redirected(response)
+            response.close()
+            raise faults.redirected(self.server, response)
         _keep_alive(response)
         return response
 
@@ -222,7 +188,7 @@ class HttpClient:
         try:
             response = await session.delete(self.url, headers=headers, allow_redirects=False)
         except (*FAULTS, ValueError) as error:
-            raise self._fault(error) from None
+            raise faults.of(self.server, self.url, error) from None
         response.release()
         return response.status
 
@@ -404,86 +370,13 @@ class HttpClient:
         self._complaints.warn("garbage", why)
         return self.failed(why, "maybe")
 
-    def unreachable(self, why: str) -> Unreachable:
-        return Unreachable(self.server, why, ran="no")
-
     def too_large(self, limit: str, size: int) -> Unavailable:
         """``limit`` is the key under ``limits`` that stands in the way."""
-        return too_large(self.server, self._limits, limit, size)
+        return faults.too_large(self.server, self._limits, limit, size)
 
     def refused(self, status: HttpStatus) -> Unavailable:
         """An HTTP error that says nothing in JSON-RPC's terms."""
-        code = status.status
-        if code in (401, 403):
-            return self.failed(
-                f"refuses our credentials (HTTP {code}); see headers of server {self.server}",
-                "no",
-                permanent=True,
-            )
-        if code in (404, 405):
-            return self.unreachable(
-                f"has nothing at this address (HTTP {code}); see url of server {self.server}"
-            )
-        return self.failed(
-            f"answered with HTTP {code}",
-            "no" if code in (413, 429) else "maybe",
-            retry_in=status.retry_after,
-            permanent=code == 413,
-        )
-
-    def _redirected(self, response: aiohttp.ClientResponse) -> None:
-        response.close()
-        try:
-            # Where it leads is worth telling; what a query or a user name holds is not.
-            target = response.url.join(URL(response.headers.get("Location", "")))
-            where = str(target.with_query(None).with_fragment(None).with_user(None))[:200]
-        except ValueError:
-            where = "an address that is none"
-        raise self.failed(
-            f"redirects to {where} (HTTP {response.status}), and redirects are not followed; "
-            f"set url of server {self.server} to the final address",
-            "no",
-            permanent=True,
-        )
-
-    def _fault(self, error: Exception) -> Unavailable:
-        """Why there is no answer's head, and whether the request may have been read."""
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return self.unreachable(f"no connection within {CONNECT_TIMEOUT:g} s")
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return self.unreachable(f"its TLS certificate is not valid for {self.url.host}")
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return self.unreachable(f"cannot connect: {_reason(error.os_error)}")
-        if isinstance(error, aiohttp.InvalidURL | ValueError):
-            return self.failed(f"see url of server {self.server}: not an address", "no")
-        if isinstance(error, aiohttp.ServerDisconnectedError):
-            return self.failed("closed the connection without an answer", "maybe")
-        if isinstance(error, aiohttp.ClientResponseError):
-            return self.failed("answered with what is no HTTP", "maybe")
-        if isinstance(error, OSError):
-            return self.failed(f"the connection broke: {_reason(error)}", "maybe")
-        return self.failed("the connection broke", "maybe")
-
-
-def too_large(server: str, limits: Limits, limit: str, size: int) -> Unavailable:
-    """An answer over a cap: sending the request again would end the same way."""
-    cap: int = getattr(limits, limit)
-    return Unavailable(
-        server,
-        f"the answer has at least {size} bytes, more than limits.{limit} allows ({cap}); "
-        f"raise limits.{limit} or ask for less",
-        ran="maybe",
-        permanent=True,
-    )
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return "the host name cannot be resolved"
-    if error.errno is not None and error.errno in errno.errorcode:
-        return os.strerror(error.errno)
-    # uvloop's and the event loop's own texts name addresses only.
-    return error.strerror or type(error).__name__
+        return faults.refused(self.server, status)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

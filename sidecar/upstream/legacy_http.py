@@ -14,7 +14,8 @@ from sidecar.model import Caller, Era, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream import era, lost, prepare
 from sidecar.upstream.conversation import read_result
 from sidecar.upstream.events import EventStream
-from sidecar.upstream.http import Hear, HttpClient, HttpStatus, StreamEnded, Unreachable
+from sidecar.upstream.faults import HttpStatus, StreamEnded, Unreachable
+from sidecar.upstream.http import Hear, HttpClient
 from sidecar.upstream.leg import SELF, Hello, Host, lose
 from sidecar.upstream.notices import progress, read_params
 from sidecar.upstream.replies import reply

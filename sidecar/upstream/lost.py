@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from sidecar.model import RpcError
-from sidecar.upstream.http import HttpStatus
+from sidecar.upstream.faults import HttpStatus
 from sidecar.wire.jsonrpc import INVALID_REQUEST
 
 _SESSION_NOT_FOUND = -32001

@@ -11,7 +11,8 @@ from sidecar.mcp.headers import ParamHeaders, request_headers
 from sidecar.model import Caller, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream import lost, prepare
 from sidecar.upstream.conversation import read_result
-from sidecar.upstream.http import HttpClient, HttpStatus, StreamEnded, Unreachable
+from sidecar.upstream.faults import HttpStatus, StreamEnded, Unreachable
+from sidecar.upstream.http import HttpClient
 from sidecar.upstream.leg import SELF, Hello, Host, lose
 from sidecar.upstream.listener import Listener
 from sidecar.upstream.notices import progress, read_params

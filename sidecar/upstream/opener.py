@@ -13,7 +13,8 @@ from sidecar.config import ServerConfig
 from sidecar.model import Era, RpcError, Unavailable
 from sidecar.ports.secrets import Secrets
 from sidecar.upstream import era as eras
-from sidecar.upstream.http import HttpClient, HttpStatus, StreamEnded
+from sidecar.upstream.faults import HttpStatus, StreamEnded
+from sidecar.upstream.http import HttpClient
 from sidecar.upstream.leg import SELF, Hello, Host, Leg
 from sidecar.upstream.legacy_http import LegacyHttpLeg
 from sidecar.upstream.modern_http import ModernHttpLeg

@@ -26,7 +26,8 @@ from sidecar.model import (
 from sidecar.ports.connector import Connector
 from sidecar.ports.secrets import Secrets
 from sidecar.upstream.complaints import Complaints
-from sidecar.upstream.http import HttpClient, Unreachable
+from sidecar.upstream.faults import Unreachable
+from sidecar.upstream.http import HttpClient
 from sidecar.upstream.leg import Leg, lose
 from sidecar.upstream.lister import Lister
 from sidecar.upstream.listing import ALL, List

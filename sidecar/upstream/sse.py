@@ -13,7 +13,8 @@ from yarl import URL
 from sidecar.model import Caller, Era, Fields, JsonObject, Unavailable
 from sidecar.upstream import prepare
 from sidecar.upstream.conversation import Conversation
-from sidecar.upstream.http import HttpClient, HttpStatus, StreamEnded
+from sidecar.upstream.faults import HttpStatus, StreamEnded
+from sidecar.upstream.http import HttpClient
 from sidecar.upstream.leg import SELF, Hello, Host, lose, until_gone
 from sidecar.upstream.tasks import cancelled
 from sidecar.wire.ndjson import Oversize

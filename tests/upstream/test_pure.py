@@ -16,7 +16,7 @@ from sidecar.model import Definition, Era, Fields, JsonObject, RpcError, Unavail
 from sidecar.upstream import era, listing, lost
 from sidecar.upstream.backoff import HEALTHY, Backoff
 from sidecar.upstream.complaints import Complaints
-from sidecar.upstream.http import HttpStatus
+from sidecar.upstream.faults import HttpStatus
 from sidecar.upstream.tasks import Tasks
 from sidecar.upstream.watches import Watches
 

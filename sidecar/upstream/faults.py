@@ -1,0 +1,136 @@
+"""What can go wrong between us and a server, in words that an operator can act on.
+
+``ran`` is ``no`` only where the server surely did not run the request.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import aiohttp
+from yarl import URL
+
+from sidecar.config import Limits
+from sidecar.model import RpcError, Unavailable
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for TCP and TLS together."""
+
+
+class Unreachable(Unavailable):
+    """Not this request failed but the whole server: it is not there, or not at this address."""
+
+
+class HttpStatus(Exception):
+    """An answer that is no 2xx. ``error`` is the JSON-RPC error in its body, if there is one,
+    and ``answers`` whether that error carries the request's own id."""
+
+    def __init__(
+        self,
+        status: int,
+        error: RpcError | None = None,
+        *,
+        answers: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.error = error
+        self.answers = answers
+        self.retry_after = retry_after
+
+
+class StreamEnded(Exception):
+    """An event stream ended before the answer. ``last_event_id`` is where to resume, if the
+    server gave ids, and ``retry`` the seconds it asked us to wait."""
+
+    def __init__(self, last_event_id: str, retry: float | None) -> None:
+        super().__init__("the stream ended before the answer")
+        self.last_event_id = last_event_id
+        self.retry = retry
+
+
+def refused(server: str, status: HttpStatus) -> Unavailable:
+    """An HTTP error that says nothing in JSON-RPC's terms."""
+    code = status.status
+    if code in (401, 403):
+        return Unavailable(
+            server,
+            f"refuses our credentials (HTTP {code}); see headers of server {server}",
+            ran="no",
+            permanent=True,
+        )
+    if code in (404, 405):
+        return Unreachable(
+            server,
+            f"has nothing at this address (HTTP {code}); see url of server {server}",
+            ran="no",
+        )
+    return Unavailable(
+        server,
+        f"answered with HTTP {code}",
+        ran="no" if code in (413, 429) else "maybe",
+        retry_in=status.retry_after,
+        permanent=code == 413,
+    )
+
+
+def redirected(server: str, response: aiohttp.ClientResponse) -> Unavailable:
+    """A redirect: following it would carry our headers to wherever it says."""
+    try:
+        # Where it leads is worth telling; what a query or a user name holds is not.
+        target = response.url.join(URL(response.headers.get("Location", "")))
+        where = str(target.with_query(None).with_fragment(None).with_user(None))[:200]
+    except ValueError:
+        where = "an address that is none"
+    return Unavailable(
+        server,
+        f"redirects to {where} (HTTP {response.status}), and redirects are not followed; "
+        f"set url of server {server} to the final address",
+        ran="no",
+        permanent=True,
+    )
+
+
+def of(server: str, url: URL, error: Exception) -> Unavailable:
+    """Why there is no answer's head, and whether the request may have been read."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return Unreachable(server, f"no connection within {CONNECT_TIMEOUT:g} s", ran="no")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return Unreachable(server, f"its TLS certificate is not valid for {url.host}", ran="no")
+    if isinstance(error, aiohttp.ClientSSLError):
+        return Unreachable(server, "cannot connect: it does not speak TLS as we do", ran="no")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Unreachable(server, f"cannot connect: {_reason(error.os_error)}", ran="no")
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        return Unavailable(server, f"see url of server {server}: not an address", ran="no")
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return Unavailable(server, "closed the connection without an answer", ran="maybe")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return Unavailable(server, "answered with what is no HTTP", ran="maybe")
+    if isinstance(error, OSError):
+        return Unavailable(server, f"the connection broke: {_reason(error)}", ran="maybe")
+    return Unavailable(server, "the connection broke", ran="maybe")
+
+
+def too_large(server: str, limits: Limits, limit: str, size: int) -> Unavailable:
+    """An answer over a cap: sending the request again would end the same way."""
+    cap: int = getattr(limits, limit)
+    return Unavailable(
+        server,
+        f"the answer has at least {size} bytes, more than limits.{limit} allows ({cap}); "
+        f"raise limits.{limit} or ask for less",
+        ran="maybe",
+        permanent=True,
+    )
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "the host name cannot be resolved"
+    if error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    # uvloop's and the event loop's own texts name addresses only.
+    return error.strerror or type(error).__name__
