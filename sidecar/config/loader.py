@@ -13,8 +13,9 @@ from sidecar.config import nodes, places, values, yamltext
 from sidecar.config.faults import Fault, Faults
 from sidecar.config.nodes import Node, Scalar, Stop
 from sidecar.config.record import Field, Got
+from sidecar.config.runtime import Runtime
 from sidecar.config.shapes import At, Bad, Context
-from sidecar.config.table import ROOT, Admin, Agent, Auth, Health, Root
+from sidecar.config.table import ROOT, Admin, Agent, Approver, Auth, Health, Root
 from sidecar.config.types import AdminConfig, Config, Listen, SecretRef, ServerConfig
 from sidecar.ports.secrets import SecretError
 
@@ -117,6 +118,10 @@ def _assemble(got: Got, file: Path | None) -> Config:
         policies=got[Root.POLICIES],
         policy=got[Root.POLICY],
         labels=got[Root.LABELS],
+        store_key=got[Root.STORE_KEY],
+        credentials=dict(got[Root.CREDENTIALS]),
+        runtime_servers=got[Root.RUNTIME_SERVERS],
+        reconcile=got[Root.RECONCILE],
         parking=got[Root.PARKING],
         list_wait=got[Root.LIST_WAIT],
         retry=got[Root.RETRY],
@@ -165,6 +170,13 @@ def _check(got: Got, config: Config, named: set[str], *, overridden: bool) -> No
     _check_tokens(got, config)
     _check_open(got, config, overridden=overridden)
     _check_addresses(got, config, overridden=overridden)
+    if config.runtime_servers.commands and values.shared(config.store):
+        place = got.place(Root.RUNTIME_SERVERS)
+        teller = _teller(got.at.child("runtime_servers"), place, Runtime.COMMANDS.key)
+        teller(
+            "cannot be on with a store that others share: whoever writes to it could run "
+            "programs here"
+        )
 
 
 def _check_separator(got: Got, config: Config) -> None:
@@ -233,6 +245,13 @@ def _check_tokens(got: Got, config: Config) -> None:
     admin = got.place(Root.ADMIN)
     teller = _teller(got.at.child("admin"), admin, Admin.TOKEN_FILE.key)
     once(config.admin.token, "admin", teller)
+    listed = admin.entries.get(Admin.APPROVERS.key) if isinstance(admin, nodes.Mapping) else None
+    for name, approver in config.admin.approvers.items():
+        at = got.at.child("admin").child(Admin.APPROVERS.key).child(name)
+        inside = listed[1] if listed is not None else admin
+        node = inside.entries[name][1] if isinstance(inside, nodes.Mapping) else inside
+        teller = _teller(at, node, Approver.TOKEN_FILE.key)
+        once(approver.token, f"admin.approvers.{name}", teller)
 
 
 def _teller(at: At, node: Node, key: str) -> Callable[[str], object]:

@@ -83,6 +83,20 @@ def plain(node: Node) -> Plain:
     return {name: plain(value) for name, _, value in node}
 
 
+def of(value: Plain) -> Node:
+    """The tree of bare values, which have no place in a file (line and column 0).
+
+    Whoever decoded them has checked their depth.
+    """
+    if isinstance(value, list):
+        return Sequence(0, 0, [of(item) for item in value])
+    if isinstance(value, dict):
+        return Mapping(
+            0, 0, {key: (Scalar(0, 0, key, key), of(item)) for key, item in value.items()}
+        )
+    return Scalar(0, 0, value, "" if value is None else str(value))
+
+
 def kind(node: Node) -> str:
     """What was found, in words a message can use."""
     if isinstance(node, Mapping):

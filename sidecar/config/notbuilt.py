@@ -9,23 +9,15 @@ NOT_BUILT: dict[str, NotBuilt] = {
     "checkouts": NotBuilt("git repositories for coding agents", ({},)),
     "worktrees": NotBuilt("worktrees of coding agents"),
     "sweep": NotBuilt("sweeping of worktrees", ("24h", False, "off")),
-    "credentials": NotBuilt("credentials by origin", ({},)),
-    "runtime_servers": NotBuilt(
-        "servers added while it runs", ({}, {"check": True, "commands": False})
-    ),
-    "reconcile": NotBuilt("reconciling of servers added while it runs", ("60s",)),
     "parking.elicit": NotBuilt("approval by elicitation", (False,)),
     "children": NotBuilt("another user for child processes", ({}, {"user": None})),
     "egress": NotBuilt("the forward proxy", ({},)),
     "audit": NotBuilt("the audit log", (False, "off")),
     "telemetry": NotBuilt("export of telemetry", ({},)),
-    "admin.approvers": NotBuilt("approval of gated calls", ({},)),
     "auth.jwt": NotBuilt("JWT tokens"),
     "servers.*.egress": NotBuilt("the forward proxy", ("direct",)),
     "agents.*.harnesses": NotBuilt("coding agents over ACP", ([],)),
     "agents.*.checkouts": NotBuilt("git repositories for coding agents", ([],)),
-    # No key but a kind of value: looked at by the store's own check.
-    "store: postgresql": NotBuilt("a store in PostgreSQL"),
 }
 """A later feature takes its row out and adds its field below. Only values that change nothing
 are let through: what would promise protection (``audit: /var/log/audit``) is refused."""

@@ -20,12 +20,16 @@ RESTART = {
     "admin": "admin",
     "separator": "separator",
     "store": "store",
+    "store_key": "store_key",
 }
 LIVE = {
     "token": "auth",
     "policies": "policies",
     "policy": "policy",
     "labels": "labels",
+    "credentials": "credentials",
+    "runtime_servers": "runtime_servers",
+    "reconcile": "reconcile",
     "parking": "parking",
     "list_wait": "list_wait",
     "retry": "retry",

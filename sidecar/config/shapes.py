@@ -450,6 +450,36 @@ class Secret(Shape[SecretRef]):
         return {"anyOf": [text, reference]}
 
 
+class SecretReference(Secret):
+    """A secret that may not stand in the file itself."""
+
+    def read(self, node: Node, at: At) -> SecretRef | Bad:
+        if not isinstance(node, Mapping):
+            return at.fault(node, "write {from_file: PATH} or {from_env: NAME}: it is a secret")
+        return super().read(node, at)
+
+    def schema(self) -> Schema:
+        both = super().schema()["anyOf"]
+        assert isinstance(both, list)
+        reference: Schema = both[1]
+        return reference
+
+
+class OrOff(Shape[T_co | None]):
+    """A value, or ``off``."""
+
+    def __init__(self, shape: Shape[T_co]) -> None:
+        self._shape = shape
+
+    def read(self, node: Node, at: At) -> T_co | Bad | None:
+        if isinstance(node, Scalar) and (node.value is False or node.value == "off"):
+            return None
+        return self._shape.read(node, at)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [self._shape.schema(), {"enum": ["off", False]}]}
+
+
 class TokenFile(Shape[SecretRef]):
     """The path of a file that holds a bearer token."""
 

@@ -5,11 +5,12 @@ Keys of ``servers.*`` are in :mod:`sidecar.config.servers`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from sidecar.config import notbuilt, places, values
 from sidecar.config.parking import PARKING
-from sidecar.config.record import Field, Got, Record, every, not_available
+from sidecar.config.record import Field, Got, Record, every
+from sidecar.config.runtime import CREDENTIAL, RUNTIME
 from sidecar.config.servers import GLOBS, SERVER
 from sidecar.config.shapes import (
     Address,
@@ -18,6 +19,8 @@ from sidecar.config.shapes import (
     Flag,
     ListOf,
     MapOf,
+    OrOff,
+    SecretReference,
     Text,
     TokenFile,
     Whole,
@@ -29,12 +32,14 @@ from sidecar.config.types import (
     SHIPPED,
     AdminConfig,
     AgentConfig,
+    ApproverConfig,
     Config,
     LabelsConfig,
     Limits,
     ParkingConfig,
     PolicyConfig,
     Retry,
+    RuntimeServers,
     SecretRef,
 )
 
@@ -92,6 +97,32 @@ AUTH = Record(
 )
 
 
+class Approver:
+    """Fields of ``admin.approvers.*``."""
+
+    TOKEN_FILE = Field(
+        "token_file", TokenFile(), SecretRef(), "A file with this person's token.", required=True
+    )
+    ROLE = Field(
+        "role",
+        Choice("viewer", "approver", "operator"),
+        "approver",
+        "viewer looks, approver answers gated calls too, operator may do everything.",
+    )
+
+
+APPROVER = Record(
+    "an approver's mapping",
+    every(Approver),
+    lambda got: ApproverConfig(
+        got.at.key,
+        got[Approver.TOKEN_FILE],
+        cast("Literal['viewer', 'approver', 'operator']", got[Approver.ROLE]),
+    ),
+    hints={"token": "write token_file: the path of a file with the token"},
+)
+
+
 class Admin:
     """Fields of ``admin``."""
 
@@ -104,6 +135,13 @@ class Admin:
     TOKEN_FILE = Field(
         "token_file", TokenFile(), None, "A file with an operator's token; mandatory on TCP."
     )
+    APPROVERS = Field(
+        "approvers",
+        MapOf(APPROVER, what="people", key=values.principal_name, pattern=values.PRINCIPAL),
+        {},
+        "People with a token of their own on the TCP listener, by name.",
+        empty=True,
+    )
 
 
 def _admin(got: Got) -> AdminConfig:
@@ -111,7 +149,7 @@ def _admin(got: Got) -> AdminConfig:
     listen = got[Admin.LISTEN] if got.has(Admin.LISTEN) else places.admin_socket(context.environ)
     if listen is not None and listen.path is None and not got.has(Admin.TOKEN_FILE):
         got.fault(Admin.LISTEN, "on TCP the admin listener needs token_file beside it")
-    return AdminConfig(listen, got[Admin.TOKEN_FILE])
+    return AdminConfig(listen, got[Admin.TOKEN_FILE], dict(got[Admin.APPROVERS]))
 
 
 ADMIN = Record(
@@ -179,13 +217,6 @@ LIMITS = Record(
         session_ttl=got[Bounds.SESSION_TTL],
     ),
 )
-
-
-def _store(text: str) -> str:
-    missing = notbuilt.NOT_BUILT.get("store: postgresql")
-    if missing is not None and text.partition(":")[0] in ("postgres", "postgresql"):
-        raise ValueError(f"is {not_available(missing.what)}")
-    return values.store(text)
 
 
 class Policies:
@@ -309,9 +340,41 @@ class Root:
     AUTH = Field("auth", AUTH, None, "How the one agent proves who it is.")
     STORE = Field(
         "store",
-        Text("a store", _store, {"type": "string", "pattern": "^(?:memory$|sqlite:/)"}, quiet=True),
+        Text(
+            "a store",
+            values.store,
+            {"type": "string", "pattern": "^(?:memory$|[a-z][a-z0-9+.-]*:/)"},
+            quiet=True,
+        ),
         "",
-        "memory or sqlite:///path; default sqlite:$XDG_STATE_HOME/sidecar/state.db.",
+        "memory, sqlite:///path or postgresql://host/database; "
+        "default sqlite:$XDG_STATE_HOME/sidecar/state.db.",
+    )
+    STORE_KEY = Field(
+        "store_key",
+        SecretReference(values.store_key),
+        None,
+        "What seals secrets in the store: 32 bytes in base64; former keys may follow it.",
+    )
+    CREDENTIALS = Field(
+        "credentials",
+        MapOf(CREDENTIAL, what="credentials", key=values.server_name, pattern=values.NAME),
+        {},
+        "Secrets that servers added at run time may name, each for its own origins.",
+        empty=True,
+    )
+    RUNTIME_SERVERS = Field(
+        "runtime_servers",
+        RUNTIME,
+        RuntimeServers(),
+        "What may be added while the sidecar runs.",
+        empty=True,
+    )
+    RECONCILE = Field(
+        "reconcile",
+        OrOff(duration(1, DAY)),
+        Config().reconcile,
+        "How often the servers in the store are compared with those that run; off: never.",
     )
     POLICIES = Field(
         "policies",

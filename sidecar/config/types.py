@@ -101,11 +101,48 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ApproverConfig:
+    """Somebody with a token of their own on the admin listener, and how far it reaches."""
+
+    name: str
+    token: SecretRef
+    role: Literal["viewer", "approver", "operator"] = "approver"
+
+
+@dataclass(frozen=True, slots=True)
 class AdminConfig:
     """The operator's listener. On TCP ``token`` is mandatory; ``None`` means no listener."""
 
     listen: Listen | None
     token: SecretRef | None = None
+    approvers: Mapping[str, ApproverConfig] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialConfig:
+    """A secret that servers added at run time may name, and the origins it may be sent to.
+
+    ``origins`` are ``scheme://host[:port]`` in lower case, without a default port. ``header``
+    is the header that carries it; the secret's template makes its value.
+    """
+
+    name: str
+    secret: SecretRef
+    origins: tuple[str, ...]
+    header: str = "authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeServers:
+    """What may be added while the sidecar runs.
+
+    ``check``: HTTP alone, after the egress check. ``commands``: stdio servers too, which needs
+    ``check`` to be off. ``most`` bounds how many there are.
+    """
+
+    check: bool = True
+    commands: bool = False
+    most: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +242,11 @@ class Config:
     """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
 
     ``listen`` ``None`` means no agent listener (``sidecar stdio`` alone). ``token`` is the one
-    token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory`` or
-    ``sqlite:PATH`` with an absolute path. ``notices`` are lines for the operator about what
-    was taken from ``--mcp-config`` files otherwise than it stands there.
+    token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory``,
+    ``sqlite:PATH`` with an absolute path, or the URL of another store, which may hold a
+    password and is left out of ``repr``. ``reconcile`` is in seconds, ``None`` for off.
+    ``notices`` are lines for the operator about what was taken from ``--mcp-config`` files
+    otherwise than it stands there.
     """
 
     name: str = "sidecar"
@@ -219,7 +258,11 @@ class Config:
     servers: Mapping[str, ServerConfig] = field(default_factory=dict)
     agents: Mapping[str, AgentConfig] = field(default_factory=dict)
     token: SecretRef | None = None
-    store: str = "memory"
+    store: str = field(default="memory", repr=False)
+    store_key: SecretRef | None = None
+    credentials: Mapping[str, CredentialConfig] = field(default_factory=dict)
+    runtime_servers: RuntimeServers = RuntimeServers()
+    reconcile: float | None = 60.0
     policies: tuple[Path, ...] = ()
     policy: PolicyConfig = PolicyConfig()
     labels: LabelsConfig = LabelsConfig()

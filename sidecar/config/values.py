@@ -135,14 +135,21 @@ def is_local(address: Listen) -> bool:
 
 
 def store(text: str) -> str:
-    """``memory`` or ``sqlite:/absolute/path``, extra slashes collapsed."""
+    """``memory``, ``sqlite:/absolute/path`` with extra slashes collapsed, ``postgresql://…``, or
+    the URL of a store that an installed package brings. Messages repeat nothing of the text."""
     import os.path
 
     if text == "memory":
         return text
     scheme, colon, rest = text.partition(":")
+    if colon and scheme in ("postgresql", "postgres"):
+        return f"postgresql:{_postgres(rest)}"
     if not colon or scheme != "sqlite":
-        raise ValueError("is not a store; write memory or sqlite:///absolute/path.db")
+        if colon and _brought(scheme):
+            return text
+        raise ValueError(
+            "is not a store; write memory, sqlite:///absolute/path.db or postgresql://host/database"
+        )
     if rest in (":memory:", "//:memory:", "///:memory:"):
         raise ValueError("is not a file; write memory")
     if not rest.startswith("/") or "\0" in rest or "?" in rest:
@@ -151,6 +158,87 @@ def store(text: str) -> str:
     if path == "/" or rest.endswith("/"):
         raise ValueError("names a folder; name a file, such as sqlite:///var/lib/sidecar/state.db")
     return f"sqlite:{path}"
+
+
+def _postgres(rest: str) -> str:
+    """What follows the scheme of a PostgreSQL URL; the driver reads it."""
+    if any(c <= " " or c == "\x7f" for c in rest):
+        raise ValueError("has a space or a control character in it; write %20 for a space")
+    try:
+        parts = urlsplit(f"postgresql:{rest}")
+        parts.port  # noqa: B018  it is what raises
+    except ValueError:
+        raise ValueError("is not a URL; its host or port cannot be read") from None
+    if not rest.startswith("//") or not parts.path.strip("/"):
+        raise ValueError("names no database; write postgresql://host/database")
+    if parts.fragment:
+        raise ValueError("has a # in it; write %23 for one in a password")
+    return rest
+
+
+def _brought(scheme: str) -> bool:
+    """Whether an installed package brings a store for URLs of this scheme."""
+    from importlib.metadata import entry_points
+
+    return any(point.name == scheme for point in entry_points(group="sidecar.stores"))
+
+
+def shared(store: str) -> bool:
+    """Whether other nodes may use a store of this URL: all but ours for one machine are."""
+    return store.partition(":")[0] not in ("memory", "sqlite")
+
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def origin_of(url: str) -> str:
+    """``scheme://host[:port]`` of an ``http`` or ``https`` URL: lower case, no default port.
+
+    Raises ValueError for what has no host, or a port that cannot be read.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname, parts.port
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        raise ValueError("is not an http:// or https:// URL with a host")
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}" + (
+        "" if port is None or port == _DEFAULT_PORTS[parts.scheme] else f":{port}"
+    )
+
+
+def origin(text: str) -> str:
+    """An origin, written as ``https://host`` or ``https://host:port``."""
+    parts = urlsplit(url(text))
+    if parts.path not in ("", "/") or parts.query or "?" in text:
+        raise ValueError("is more than an origin; write it like https://mcp.example.com")
+    return origin_of(text)
+
+
+def store_keys(value: str) -> tuple[bytes, ...]:
+    """Keys of 32 bytes in base64, separated by spaces or line ends; the first one seals."""
+    import base64
+
+    keys = []
+    for word in value.split():
+        try:
+            key = base64.b64decode(word, validate=True)
+        except ValueError:
+            key = b""
+        if len(key) != 32:
+            raise ValueError(
+                "is not a store key; make one with `openssl rand -base64 32`, and keep former "
+                "ones after it"
+            )
+        keys.append(key)
+    if len(set(keys)) != len(keys):
+        raise ValueError("holds the same key twice")
+    return tuple(keys)
+
+
+def store_key(value: str) -> None:
+    """At least one key."""
+    if not store_keys(value):
+        raise ValueError("holds no key")
 
 
 def server_name(name: str) -> None:
@@ -205,6 +293,14 @@ def header_name(name: str) -> None:
         raise ValueError("is not a header name")
     if name.lower() in _OWN_HEADERS:
         raise ValueError(f"{name.lower()} is written by the sidecar itself; remove it")
+
+
+def header(name: str) -> str:
+    """As ``header_name``, for a value that is one."""
+    if not re.fullmatch(HEADER, name):
+        raise ValueError("is not a header name")
+    header_name(name)
+    return name
 
 
 def header_value(value: str) -> None:
