@@ -104,7 +104,7 @@ def of(server: str, url: URL, error: Exception) -> Unavailable:
         return Unreachable(server, "cannot connect: it does not speak TLS as we do", ran="no")
     if isinstance(error, aiohttp.ClientConnectorError):
         return Unreachable(server, f"cannot connect: {_reason(error.os_error)}", ran="no")
-    if isinstance(error, aiohttp.InvalidURL | ValueError):
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError | ValueError):
         return Unavailable(server, f"see url of server {server}: not an address", ran="no")
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return Unavailable(server, "closed the connection without an answer", ran="maybe")

@@ -57,7 +57,10 @@ class HttpClient:
         connector: Connector,
     ) -> None:
         self.server = config.name
-        self.url = URL(config.url)
+        try:
+            self.url = URL(config.url)
+        except ValueError:
+            self.url = URL()  # Says so when it is used.
         self._config = config
         self._limits = host.limits
         self._secrets = secrets

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
+from multidict import CIMultiDict
+
 from sidecar.mcp.headers import SESSION_HEADER, VERSION_HEADER
 from sidecar.model import Caller, Era, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream import era, lost, prepare
@@ -80,7 +82,7 @@ class LegacyHttpLeg:
         message = await self._http.answer(response, id, partial(self._heard, id, SELF))
         hello = era.of_initialize(read_result(self._host, message))
         session_id = response.headers.get(SESSION_HEADER) or None
-        headers = {VERSION_HEADER: hello.version}
+        headers = CIMultiDict({VERSION_HEADER: hello.version})
         if session_id is not None:
             headers[SESSION_HEADER] = session_id
         self.hello = replace(hello, stateful=session_id is not None)

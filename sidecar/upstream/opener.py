@@ -83,14 +83,12 @@ class Opener:
         """A session with a server that is known to be modern, or ``None`` if it has none.
 
         Raises:
-            Unavailable: the server did not answer, which says nothing of its eras.
+            Unavailable: the connection failed, which says nothing of its eras.
         """
         try:
-            return await self._initialize_http(isolation)
-        except (RpcError, HttpStatus, StreamEnded, eras.NotSpoken):
+            return await self._initialize_http(isolation, PROBE)
+        except (RpcError, HttpStatus, StreamEnded, eras.NotSpoken, TimeoutError):
             return None
-        except TimeoutError:
-            raise self._unavailable("no answer to initialize in time") from None
 
     # ------------------------------------------------------------------------------- inside
 
@@ -137,11 +135,11 @@ class Opener:
             leg.welcome(eras.of_discover(await leg.request("server/discover", {}, SELF)))
         return leg
 
-    async def _initialize_http(self, isolation: str) -> LegacyHttpLeg:
+    async def _initialize_http(self, isolation: str, timeout: float) -> LegacyHttpLeg:
         assert self._http is not None
         leg = LegacyHttpLeg(self._host, self._http, isolation, self._handshake)
         try:
-            async with asyncio.timeout(self._handshake):
+            async with asyncio.timeout(timeout):
                 await leg.open()
         except BaseException:
             await leg.end()
@@ -150,7 +148,7 @@ class Opener:
 
     async def _initialize_or_sse(self, http: HttpClient, isolation: str) -> Leg:
         try:
-            return await self._initialize_http(isolation)
+            return await self._initialize_http(isolation, self._handshake)
         except HttpStatus as status:
             # 2025-11-25, transports, backwards compatibility: an old server refuses the POST.
             if status.status not in (400, 404, 405) or (

@@ -77,10 +77,10 @@ class Scopes:
         """
         scope = self._scopes.get(key)
         if scope is None:
-            if self._closed:
-                raise self._unavailable("the server is being closed")
             if len(self._scopes) >= self._most:
                 await self._make_room()
+            if self._closed:
+                raise self._unavailable("the server is being closed")
             scope = self._scopes.setdefault(key, Scope(key))
         scope.busy += 1
         try:

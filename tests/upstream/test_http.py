@@ -949,3 +949,37 @@ async def test_hello_html(make, fake, watch: Watch) -> None:
     assert server.status.state is State.BACKOFF
     assert "text/html" in str(server.status.error)
     assert watch.states()[:2] == ["connecting", "backoff"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:99999/",
+        "http://256.1.1.1/",
+        "ftp://127.0.0.1/",
+        "no address",
+        "http://[x/",
+    ],
+)
+async def test_an_address_that_is_none(make, url) -> None:
+    server = make(url)
+    await server.settled()
+    assert server.status.state is State.BACKOFF
+    assert "url of server up" in str(server.status.error)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "why"), [("https", "does not speak TLS"), ("http", "what is no HTTP")]
+)
+async def test_a_port_that_speaks_something_else(make, scheme, why) -> None:
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n\r\n")
+        await reader.read(100)
+        writer.close()
+
+    async with await asyncio.start_server(hello, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        server = make(f"{scheme}://127.0.0.1:{port}/mcp")
+        await server.settled()
+        assert why in str(server.status.error)
+        await server.close()
