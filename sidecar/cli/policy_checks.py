@@ -28,7 +28,7 @@ from sidecar.policy import EngineOptions, PolicyErrors, files, report, suites
 from sidecar.policy.decide import CelPolicy
 from sidecar.policy.fmt import formatted
 from sidecar.policy.guard import Guarded
-from sidecar.policy.testing import Report, Runner, tests_of
+from sidecar.policy.testing import Report, Runner, find_tests
 from sidecar.ports.policy import PolicyFault
 
 _HEAD = ("rule", "on", "effect", "mode", "file")
@@ -63,7 +63,7 @@ def _tests_read(about: Scope) -> list[PolicyFault]:
     """Faults of the form of the test files; they are not run."""
     faults: list[PolicyFault] = []
     try:
-        for file in files.read(tests_of(about.paths)):
+        for file in files.read(find_tests(about.paths)):
             faults += suites.read(file, file.text)[1]
     except PolicyErrors:
         return []  # told by the load
@@ -142,7 +142,7 @@ def test(arguments: argparse.Namespace) -> int:
     if about is None:
         return BAD
     try:
-        found = tests_of([*about.paths, *_beside(about.paths)], about.shipped)
+        found = find_tests([*about.paths, *_beside(about.paths)], about.shipped)
     except PolicyErrors as errors:
         complain(errors.faults)
         return BAD

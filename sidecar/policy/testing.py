@@ -212,7 +212,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def tests_of(paths: Sequence[Path], shipped: Sequence[str] = ()) -> list[Path]:
+def find_tests(paths: Sequence[Path], shipped: Sequence[str] = ()) -> list[Path]:
     """The test files of these paths, and those of the sidecar's own policies named."""
     own = (files.shipped_folder() / f"{name}{files.TEST}.yaml" for name in shipped)
     found = [path for path in files.find(paths) if files.is_test(path)]
@@ -221,5 +221,5 @@ def tests_of(paths: Sequence[Path], shipped: Sequence[str] = ()) -> list[Path]:
 
 def check(paths: Sequence[Path], *, engine: str = "cel") -> list[PolicyFault]:
     """What keeps a load from being taken over: faults of tests, and tests that fail."""
-    report = Runner(engine).run(tests_of(paths))
+    report = Runner(engine).run(find_tests(paths))
     return [*report.errors, *report.as_faults()]
