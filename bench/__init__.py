@@ -1,0 +1,1 @@
+"""Measures the sidecar beside yardsticks, in one run: see ``docs/performance.md``."""

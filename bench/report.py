@@ -1,0 +1,88 @@
+"""Tables: ratios to direct of the same round, medians over rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.extras import Measured
+from bench.load import Slice
+
+HEAD = ("target", "at once", "calls/s", "× direct", "p50 ms", "p99 ms", "CPU ms/call", "errors")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they must be, as Markdown."""
+    widths = [max(len(row[n]) for row in [head, *rows]) for n in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([line(head), rule, *(line(row) for row in rows)])
+
+
+def summary(slices: Sequence[Slice], direct: Sequence[Slice]) -> dict[str, float]:
+    """The medians of one target at one concurrency."""
+    median = statistics.median
+    calls = sum(s.calls for s in slices)
+    return {
+        "rate": median(s.rate for s in slices),
+        "ratio": median(s.rate / d.rate for s, d in zip(slices, direct, strict=True)),
+        "p50_ms": median(s.quantile(0.5) for s in slices) * 1e3,
+        "p99_ms": median(s.quantile(0.99) for s in slices) * 1e3,
+        "cpu_ms": median(s.cpu / max(1, s.calls) for s in slices) * 1e3,
+        "calls": calls,
+        "errors": sum(len(s.errors) for s in slices),
+    }
+
+
+def load(summaries: Mapping[tuple[str, int], dict[str, float]]) -> str:
+    rows = []
+    for (name, at_once), found in sorted(summaries.items(), key=lambda item: item[0][1]):
+        rows.append(
+            (
+                name,
+                str(at_once),
+                f"{found['rate']:,.0f}",
+                f"{found['ratio']:.3f}",
+                f"{found['p50_ms']:.2f}",
+                f"{found['p99_ms']:.2f}",
+                "" if name == "direct" else f"{found['cpu_ms']:.3f}",
+                f"{found['errors']:.0f}",
+            )
+        )
+    return table(HEAD, rows)
+
+
+def budgets(summaries: Mapping[tuple[str, int], dict[str, float]]) -> str:
+    """The budgets that compare targets, where both were measured."""
+    rows: list[tuple[str, str, str]] = []
+
+    def ratio(what: str, key: str, over: str, under: str, budget: str) -> None:
+        top, bottom = summaries.get((over, 32)), summaries.get((under, 32))
+        if top and bottom and bottom[key]:
+            rows.append((what, f"{top[key] / bottom[key]:.2f} ×", budget))
+
+    ratio("calls/s at 32, sidecar to direct", "rate", "sidecar", "direct", "≥ 0.30 ×")
+    ratio("calls/s at 32, sidecar to FastMCP's proxy", "rate", "sidecar", "fastmcp", "≥ 8 ×")
+    ratio("CPU a call at 32, sidecar to the byte copy", "cpu_ms", "sidecar", "floor", "≤ 2.5 ×")
+    return table(("what", "measured", "budget"), rows)
+
+
+def extras(measured: Sequence[Measured]) -> str:
+    return table(("what", "measured", "budget"), [(m.what, m.value, m.budget) for m in measured])
+
+
+def as_json(
+    summaries: Mapping[tuple[str, int], dict[str, float]],
+    about: Mapping[str, Any],
+    measured: Sequence[Measured],
+) -> dict[str, Any]:
+    return {
+        "about": dict(about),
+        "load": [{"target": n, "at_once": c, **found} for (n, c), found in summaries.items()],
+        "extras": [{"what": m.what, "value": m.value, "budget": m.budget} for m in measured],
+    }
