@@ -74,7 +74,10 @@ class Lister:
             instructions=hello.instructions,
             **found,
         )
-        self.entries, self.param_headers = after, headers
+        if after != before:
+            # The same object until something changes: readers compare it by identity.
+            self.entries = after
+        self.param_headers = headers
         if failures:
             self._complaints.warn("lists", f"{'; '.join(failures)}; what was known stays listed")
         else:

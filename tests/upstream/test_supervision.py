@@ -341,11 +341,12 @@ async def test_a_change_of_nothing_is_not_announced(make, fake, watch) -> None:
     server = make(up.url)
     await server.settled()
     await until(lambda: up.streams)
-    before = len(up.of("tools/list"))
+    before, entries = len(up.of("tools/list")), server.entries()
     await up.broadcast("notifications/tools/list_changed", {})
     await until(lambda: len(up.of("tools/list")) > before)
     await asyncio.sleep(0.05)
     assert len(watch.of(ToolsChanged)) == 1
+    assert server.entries() is entries
 
 
 async def test_other_lists_have_events_of_their_own(make, fake, era, watch) -> None:
