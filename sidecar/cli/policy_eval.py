@@ -145,11 +145,12 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _line(each: Replayed) -> str:
-    what = f"{each.line}: {each.phase} {each.target}".rstrip()
+    about = " ".join(word for word in (each.phase, each.target) if word)
+    what = f"{each.line}: {about}: " if about else f"{each.line}: "
     if each.now is None:
-        return common.cell(f"{what}: unknown: {each.why}")
+        return common.cell(f"{what}unknown: {each.why}")
     before = f"{each.before.get('decision')} by {each.before.get('rule')}"
-    return common.cell(f"{what}: was {before}, would be {each.now.decision} by {each.now.rule}")
+    return common.cell(f"{what}was {before}, would be {each.now.decision} by {each.now.rule}")
 
 
 def _shape(each: Replayed) -> JsonObject:

@@ -74,7 +74,9 @@ def _one(number: int, line: bytes, policy: Guarded) -> Replayed:
         if not isinstance(read, dict):
             raise ValueError("it is no object")
         found = cast("JsonObject", read)
-        phase = Phase(str(found.get("phase")))
+        if found.get("phase") not in list(Phase):
+            raise ValueError("it has no phase")
+        phase = Phase(str(found["phase"]))
         before = found.get("decision")
         if not isinstance(before, dict):
             raise ValueError("it has no decision")

@@ -154,7 +154,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "agent": "Who calls.",
     "session": "The caller's session.",
     "now": "The time of the decision.",
-    "server": "The server that is called, or dialled; empty for the forward proxy.",
+    "server": "The server that is called, or dialled; its name is empty for the forward proxy.",
     "call": "The call.",
     "args": "The arguments, as the caller sent them; {} when there are none.",
     "tool": "What is called.",
