@@ -35,9 +35,13 @@ def look_up(host: str) -> list[str]:
 class SystemResolver:
     """A ``Resolver``. ``close`` when nothing dials any more."""
 
-    def __init__(self, look: LookUp = look_up, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, look: LookUp = look_up, *, timeout: float = TIMEOUT, keep: float = KEEP
+    ) -> None:
+        """``look`` runs in a thread. Times are in seconds."""
         self._look = look
         self._timeout = timeout
+        self._keep = keep
         self._threads: ThreadPoolExecutor | None = None
         self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._asking: dict[str, asyncio.Task[tuple[str, ...]]] = {}
@@ -79,5 +83,5 @@ class SystemResolver:
             raise Unresolved("the host name cannot be resolved")
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
-        self._kept[host] = (loop.time() + KEEP, found)
+        self._kept[host] = (loop.time() + self._keep, found)
         return found
