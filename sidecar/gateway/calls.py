@@ -24,9 +24,10 @@ from sidecar.model import (
     Unavailable,
 )
 from sidecar.ports.gate import Gate
-from sidecar.ports.tracer import Tracer
+from sidecar.ports.tracer import Span, Tracer
 from sidecar.ports.upstream import Upstream
 
+_UNKNOWN = "failed"
 _DECISIONS = 3
 """How often a call is decided anew because its tool changed while it waited."""
 
@@ -41,7 +42,7 @@ def _request(upstream: Upstream, call: Call, caller: Caller) -> Awaitable[Fields
 class _Run:
     """What is known of a call while it runs."""
 
-    outcome: str = "failed"
+    outcome: str = _UNKNOWN
     attempts: int = 0
 
 
@@ -69,10 +70,11 @@ class Calls:
         began = asyncio.get_running_loop().time()
         error: str | None = None
         try:
-            fields = await self._answer(call, within, send, run)
+            fields = await self._answer(call, within, send, run, span)
         except BaseException as failure:
             error = spans.error_type(failure)
-            run.outcome = _outcome(failure)
+            if run.outcome == _UNKNOWN:
+                run.outcome = _outcome(failure)
             raise
         else:
             error = None if run.outcome == "ok" else run.outcome
@@ -82,23 +84,36 @@ class Calls:
             if self._bus.wanted(CallFinished):
                 self._finished(call, caller, run, began, span.context)
 
-    async def _answer(self, call: Call, caller: Caller, send: Send, run: _Run) -> Fields:
+    async def _answer(
+        self, call: Call, caller: Caller, send: Send, run: _Run, span: Span
+    ) -> Fields:
         for _ in range(_DECISIONS):
             admitted = await self._gate.admit(call, caller)
+            if span.sampled:
+                spans.decided(span, admitted.decision)
             if isinstance(admitted, Refused):
-                run.outcome = admitted.kind
-                return stamped(admitted.result, call.id)
+                return _refused(admitted, call, run)
             if not self._changed(call):
                 break
         else:
             raise Unavailable(
                 call.server, "the tool changes faster than its calls can be decided", ran="no"
             )
-        fields = received(await self._send(call, caller, send, run))
+        notify = self._gate.notify(call, caller, admitted)
+        sender = caller if notify is caller.notify else spans.answering(caller, notify)
+        try:
+            fields = received(await self._send(call, sender, send, run))
+        except RpcError as error:
+            # What a server says of its failure is content like a result is.
+            told = await self._gate.failed(call, caller, admitted, error)
+            if isinstance(told, Refused):
+                return _refused(told, call, run)
+            if told is error:
+                raise
+            raise told from None
         result = await self._gate.result(call, caller, admitted, fields)
         if isinstance(result, Refused):
-            run.outcome = result.kind
-            return stamped(result.result, call.id)
+            return _refused(result, call, run)
         run.outcome = "tool_error" if is_error(result) else "ok"
         return stamped(result, call.id)
 
@@ -173,6 +188,14 @@ class Calls:
                 attempts=run.attempts,
             )
         )
+
+
+def _refused(refused: Refused, call: Call, run: _Run) -> Fields:
+    """The gate's own answer; one that cannot be a result is raised."""
+    run.outcome = refused.kind
+    if refused.error is not None:
+        raise refused.error
+    return stamped(refused.result, call.id)
 
 
 def _decided_by(tool: Tool) -> tuple[object, ...]:

@@ -55,7 +55,8 @@ class Gateway:
         self._chores = Chores()
         self._roster = Roster(Catalog(config.separator), config.list_wait)
         self._watches = Watches(self._roster, self._chores)
-        self._hub = Hub(bus, self._roster, self._watches)
+        self._gate = gate
+        self._hub = Hub(bus, self._roster, self._watches, gate)
         self._lists = Lists(self._roster, gate)
         self._calls = Calls(self._roster, gate, tracer, bus, config.retry)
         self._requests = Requests(self._roster, self._calls, self._watches)
@@ -191,7 +192,11 @@ class Gateway:
     def instructions(self, caller: Caller) -> str:
         """The visible servers' instructions, each under its name; empty for none. Never waits."""
         view = View.of(caller)
-        return instructions(self._roster.shelves(view), named=view.server is None)
+        shelves = self._roster.shelves(view)
+        for shelf in shelves:
+            if shelf.entries.instructions.strip():
+                self._gate.heard(shelf.config.name, "initialize", caller)
+        return instructions(shelves, named=view.server is None)
 
     # ------------------------------------------------------------------------- what is told
 

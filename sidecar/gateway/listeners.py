@@ -21,6 +21,7 @@ from sidecar.gateway.roster import Roster
 from sidecar.gateway.watches import Watches
 from sidecar.mcp.methods import severe_enough
 from sidecar.model import Caller, Era, JsonObject
+from sidecar.ports.gate import Gate
 
 log = logging.getLogger("sidecar.gateway")
 
@@ -89,9 +90,10 @@ class Hub:
     ended; a server that goes and comes back within one has changed nothing.
     """
 
-    def __init__(self, bus: Bus, roster: Roster, watches: Watches) -> None:
+    def __init__(self, bus: Bus, roster: Roster, watches: Watches, gate: Gate) -> None:
         self._roster = roster
         self._watches = watches
+        self._gate = gate
         self._listeners: dict[Listener, None] = {}
         self._told: _State = {}
         self._now: _State | None = None
@@ -215,6 +217,7 @@ class Hub:
                 and listener.view.sees(event.server)
                 and self._wants(caller, event.params.get("level"))
             ):
+                self._gate.heard(event.server, MESSAGE, caller)
                 listener.tell(MESSAGE, event.params)
 
     def _wants(self, caller: Caller, level: object) -> bool:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sidecar.model import Call, Caller, Kind, RpcError, TraceContext, Unavailable, Unroutable
+from sidecar.model import (
+    Call,
+    Caller,
+    Decision,
+    Kind,
+    Notify,
+    RpcError,
+    TraceContext,
+    Unavailable,
+    Unroutable,
+)
 from sidecar.ports.tracer import Span
 
 METHOD = "mcp.method.name"
@@ -13,6 +23,12 @@ OPERATION = "gen_ai.operation.name"
 SERVER = "sidecar.server"
 CALL = "sidecar.call"
 ATTEMPT = "sidecar.attempt"
+
+DECISION = "sidecar.decision"
+RULE = "sidecar.rule"
+REVISION = "sidecar.policy.revision"
+WOULD = "sidecar.would"
+WOULD_RULE = "sidecar.would_rule"
 
 _SHOWN = (Kind.MCP, Kind.PROMPT)
 
@@ -36,6 +52,17 @@ def describe(span: Span, call: Call, caller: Caller) -> None:
         span.set(PROMPT, call.target)
 
 
+def decided(span: Span, decision: Decision) -> None:
+    """Say what policy said, and what it would have said were all of its rules in force."""
+    span.set(DECISION, decision.decision)
+    span.set(RULE, decision.rule)
+    if decision.revision:
+        span.set(REVISION, decision.revision)
+    if decision.would is not None:
+        span.set(WOULD, decision.would)
+        span.set(WOULD_RULE, decision.would_rule)
+
+
 def error_type(failure: BaseException) -> str:
     """``error.type`` by convention: a code, a name, never a text."""
     if isinstance(failure, RpcError):
@@ -51,6 +78,15 @@ def under(caller: Caller, context: TraceContext) -> Caller:
     """The caller with another span to go on from; itself where the span is the same."""
     if context is caller.trace or context == caller.trace:
         return caller
+    return _caller(caller, context, caller.notify)
+
+
+def answering(caller: Caller, notify: Notify) -> Caller:
+    """The caller with another way back."""
+    return _caller(caller, caller.trace, notify)
+
+
+def _caller(caller: Caller, context: TraceContext, notify: Notify) -> Caller:
     return Caller(
         caller.principal,
         caller.era,
@@ -62,6 +98,6 @@ def under(caller: Caller, context: TraceContext) -> Caller:
         caller.deadline,
         caller.progress,
         caller.log_level,
-        caller.notify,
+        notify,
         caller.ask,
     )

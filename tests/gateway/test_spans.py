@@ -74,6 +74,8 @@ async def test_spans_of_a_call_that_is_tried_twice(bus: Bus, tracer: Spans) -> N
         "mcp.session.id": "s1",
         "gen_ai.tool.name": "s__x",
         "gen_ai.operation.name": "execute_tool",
+        "sidecar.decision": "allow",
+        "sidecar.rule": "default",
     }
     assert events[0].trace is request.context
     await gateway.close()
