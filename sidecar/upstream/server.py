@@ -87,7 +87,11 @@ class McpServer:
             self._open_own,
             most=min(MOST_PROCESSES, limits.sessions) if self._stdio else limits.sessions,
             ttl=limits.session_ttl,
-            setting="limits.sessions",
+            setting=(
+                f"a server has at most {MOST_PROCESSES} processes"
+                if self._stdio and limits.sessions > MOST_PROCESSES
+                else "limits.sessions"
+            ),
         )
         self._supervisor = Supervisor(
             config.name,
@@ -254,8 +258,7 @@ class McpServer:
         if renewed:
             for scope in self._scopes_of(leg.isolation):
                 if scope.leg is leg:
-                    job = self._connected(scope)
-                    self.tasks.spawn(job, name=f"{self.name}: subscriptions")
+                    self._restore_soon(scope)
 
     def level_for(self, caller: Caller) -> str | None:
         return caller.log_level or self._levels.get(caller.isolation)
@@ -323,7 +326,7 @@ class McpServer:
             if shared is not None:
                 lose(shared.gone, error.why)
             raise
-        await self._connected(scope)
+        await self._restore(scope)
 
     def _scopes_of(self, isolation: str) -> Iterator[Scope]:
         """Wherever something of this caller's may be."""
@@ -335,10 +338,16 @@ class McpServer:
 
     # ------------------------------------------------------- what outlives a leg's sessions
 
-    async def _connected(self, scope: Scope) -> None:
+    def _connected(self) -> None:
+        """The shared leg is new."""
+        self._dual, self._dual_stateful = None, True
+        self._restore_soon(self._supervisor.scope)
+
+    def _restore_soon(self, scope: Scope) -> None:
+        self.tasks.spawn(self._restore(scope), name=f"{self.name}: subscriptions")
+
+    async def _restore(self, scope: Scope) -> None:
         """A leg is new, or its session is: subscribe again and set the level again."""
-        if scope is self._supervisor.scope:
-            self._dual, self._dual_stateful = None, True
         scope.level = None
         leg = scope.usable
         if leg is None:

@@ -23,6 +23,7 @@ GRACE = 2.0
 _LAST_WORDS = 1.0
 """Seconds to read what a process wrote before it exited."""
 
+_GONE = "the process is gone"
 _CHUNK = 256 << 10
 _FULL = 4 << 20
 """Bytes that may wait for a child that does not read, before callers have to wait too."""
@@ -128,17 +129,22 @@ class StdioLeg:
 
     async def _send(self, body: bytes) -> None:
         stdin = self._child.stdin
-        if self._ended or self.gone.done() or stdin.is_closing():
-            raise Unavailable(self._host.name, "the process is gone", ran="no")
         try:
             if stdin.transport.get_write_buffer_size() > _FULL:
-                # Nothing of ours is in the pipe yet: cancelled here, the request never was.
                 await stdin.drain()
+            if self._ended or self.gone.done() or stdin.is_closing():
+                raise Unavailable(self._host.name, _GONE, ran="no")
             stdin.write(line(body))
+            if stdin.is_closing():
+                # The pipe took nothing: nobody is at its other end.
+                raise Unavailable(self._host.name, _GONE, ran="no")
+        except (OSError, RuntimeError):
+            raise Unavailable(self._host.name, _GONE, ran="no") from None
+        try:
             await stdin.drain()
         except (OSError, RuntimeError):
-            # A line without its end is no message, so that what broke here was never read.
-            raise Unavailable(self._host.name, "the process is gone", ran="no") from None
+            # What the pipe took may have been read before the process went.
+            raise Unavailable(self._host.name, _GONE, ran="maybe") from None
 
     async def _read(self) -> None:
         """Until stdout ends. One that a grandchild holds open ends with the process all the same:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import cast
 
@@ -49,10 +49,10 @@ class Supervisor:
         bus: Bus,
         opener: Opener,
         lister: Lister,
-        connected: Callable[[Scope], Awaitable[None]],
+        connected: Callable[[], None],
         sweep: Callable[[], None],
     ) -> None:
-        """``connected`` makes subscriptions anew; ``sweep`` is called now and then."""
+        """``connected`` is called with each new leg, ``sweep`` now and then; neither waits."""
         self.scope = Scope("")
         self.state = State.CONNECTING
         self.error: str | None = None
@@ -106,8 +106,8 @@ class Supervisor:
         leg, self.scope.leg = self.scope.leg, None
         if leg is not None:
             await leg.end()
-        self._settled.set()
-        self._tried.set()
+        self.state, self.error, self._retry_at = State.FAILED, "it was closed", None
+        self._turned()
         self._answer_listed()
 
     async def settled(self) -> None:
@@ -188,6 +188,7 @@ class Supervisor:
             return error.why
         started = loop.time()
         self.scope.leg = leg
+        self._connected()
         self._tried.set()
         try:
             return await self._serve(leg)
@@ -241,7 +242,6 @@ class Supervisor:
     async def _ready(self, leg: Leg) -> None:
         """First lists after a connect; then the server is ready."""
         outcome = await self._lister.read(leg, ALL)
-        await self._connected(self.scope)
         if leg.gone.done():
             return
         self._remember(outcome.failed)
