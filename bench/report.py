@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.extras import Measured
@@ -57,18 +57,27 @@ def load(summaries: Mapping[tuple[str, int], dict[str, float]]) -> str:
     return table(HEAD, rows)
 
 
-def budgets(summaries: Mapping[tuple[str, int], dict[str, float]]) -> str:
-    """The budgets that compare targets, where both were measured."""
+def budgets(slices: Mapping[tuple[str, int], Sequence[Slice]]) -> str:
+    """The budgets that compare targets, where both were measured: ratios within each round."""
     rows: list[tuple[str, str, str]] = []
 
-    def ratio(what: str, key: str, over: str, under: str, budget: str) -> None:
-        top, bottom = summaries.get((over, 32)), summaries.get((under, 32))
-        if top and bottom and bottom[key]:
-            rows.append((what, f"{top[key] / bottom[key]:.2f} ×", budget))
+    def ratio(what: str, over: str, under: str, of: Callable[[Slice], float], budget: str) -> None:
+        top, bottom = slices.get((over, 32), ()), slices.get((under, 32), ())
+        found = [of(a) / of(b) for a, b in zip(top, bottom, strict=False) if of(b)]
+        if found:
+            spread = f"{min(found):.2f}–{max(found):.2f}"
+            rows.append((what, f"{statistics.median(found):.2f} × ({spread})", budget))
 
-    ratio("calls/s at 32, sidecar to direct", "rate", "sidecar", "direct", "≥ 0.30 ×")
-    ratio("calls/s at 32, sidecar to FastMCP's proxy", "rate", "sidecar", "fastmcp", "≥ 8 ×")
-    ratio("CPU a call at 32, sidecar to the byte copy", "cpu_ms", "sidecar", "floor", "≤ 2.5 ×")
+    def rate(measured: Slice) -> float:
+        return measured.rate
+
+    def cpu(measured: Slice) -> float:
+        return measured.cpu / max(1, measured.calls)
+
+    ratio("calls/s at 32, sidecar to direct", "sidecar", "direct", rate, "≥ 0.30 ×")
+    ratio("calls/s at 32, byte copy to direct", "floor", "direct", rate, "")
+    ratio("calls/s at 32, sidecar to FastMCP's proxy", "sidecar", "fastmcp", rate, "≥ 8 ×")
+    ratio("CPU a call at 32, sidecar to the byte copy", "sidecar", "floor", cpu, "≤ 2.5 ×")
     return table(("what", "measured", "budget"), rows)
 
 
