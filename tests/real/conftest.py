@@ -162,7 +162,10 @@ def stdio_servers(folder: Path, repository: Path, files: Path) -> dict[str, dict
         "thinking": {"command": peers.npm("server-sequential-thinking")},
         "time": {"command": peers.module("mcp_server_time", "--local-timezone=UTC")},
         "git": {"command": peers.module("mcp_server_git", "--repository", str(repository))},
-        "fetch": {"command": peers.module("mcp_server_fetch"), "env": {"PATH": no_node}},
+        "fetch": {
+            "command": peers.module("mcp_server_fetch", "--allow-private-ips"),
+            "env": {"PATH": no_node},
+        },
         "fastmcp_old": {"command": peers.python("fastmcp-old", everyday, "stdio")},
         "fastmcp_new": {"command": peers.python("fastmcp-new", everyday, "stdio")},
         "sdk1": {"command": peers.python("fastmcp-old", sdk1, "stdio")},
