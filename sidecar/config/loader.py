@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sidecar.config import nodes, places, values, yamltext
+from sidecar.config.egress import ProxyClient
 from sidecar.config.faults import Fault, Faults
 from sidecar.config.nodes import Node, Scalar, Stop
 from sidecar.config.record import Field, Got
 from sidecar.config.runtime import Runtime
+from sidecar.config.servers import Server
 from sidecar.config.shapes import At, Bad, Context
-from sidecar.config.table import ROOT, Admin, Agent, Approver, Auth, Health, Root
+from sidecar.config.table import ROOT, Admin, Agent, Approver, Auth, Root
 from sidecar.config.types import AdminConfig, Config, Listen, SecretRef, ServerConfig
 from sidecar.ports.secrets import SecretError
 
@@ -123,6 +125,8 @@ def _assemble(got: Got, file: Path | None) -> Config:
         runtime_servers=got[Root.RUNTIME_SERVERS],
         reconcile=got[Root.RECONCILE],
         parking=got[Root.PARKING],
+        proxy_listen=got[Root.EGRESS].listen,
+        proxy=got[Root.EGRESS].proxy,
         list_wait=got[Root.LIST_WAIT],
         retry=got[Root.RETRY],
         drain_grace=got[Root.DRAIN],
@@ -170,6 +174,7 @@ def _check(got: Got, config: Config, named: set[str], *, overridden: bool) -> No
     _check_tokens(got, config)
     _check_open(got, config, overridden=overridden)
     _check_addresses(got, config, overridden=overridden)
+    _check_egress(got, config)
     if config.runtime_servers.commands and values.shared(config.store):
         place = got.place(Root.RUNTIME_SERVERS)
         teller = _teller(got.at.child("runtime_servers"), place, Runtime.COMMANDS.key)
@@ -252,6 +257,9 @@ def _check_tokens(got: Got, config: Config) -> None:
         node = inside.entries[name][1] if isinstance(inside, nodes.Mapping) else inside
         teller = _teller(at, node, Approver.TOKEN_FILE.key)
         once(approver.token, f"admin.approvers.{name}", teller)
+    for name, token in config.proxy.clients.items():
+        place = ("egress", "proxy", "clients", name, ProxyClient.TOKEN_FILE.key)
+        once(token, f"egress.proxy.clients.{name}", _at(got, *place))
 
 
 def _teller(at: At, node: Node, key: str) -> Callable[[str], object]:
@@ -259,6 +267,27 @@ def _teller(at: At, node: Node, key: str) -> Callable[[str], object]:
     entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
     place = node if entry is None else entry[1]
     return lambda message: at.child(key).fault(place, message)
+
+
+def _at(got: Got, *keys: str) -> Callable[[str], object]:
+    """Tells a fault at a setting below the root, as near as the file has it."""
+    at: At = got.at
+    node: Node = got.node
+    for key in keys:
+        at = at.child(key)
+        entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
+        node = node if entry is None else entry[1]
+    return lambda message: at.fault(node, message)
+
+
+def _check_egress(got: Got, config: Config) -> None:
+    """Whoever is told to use the proxy needs one."""
+    if config.proxy_listen is not None:
+        return
+    for name, server in config.servers.items():
+        if server.egress == "proxy":
+            tell = _at(got, "servers", name, Server.EGRESS.key)
+            tell("there is no proxy; add egress: {proxy: {}} at the root, or remove this")
 
 
 def _check_open(got: Got, config: Config, *, overridden: bool) -> None:
@@ -283,13 +312,11 @@ def _check_addresses(got: Got, config: Config, *, overridden: bool) -> None:
     """Two listeners cannot have one address; port 0 is another one each time."""
     seen: dict[Listen, str] = {}
     listeners = (("listen", config.listen), ("health.listen", config.health))
-    for name, address in (*listeners, ("admin.listen", config.admin.listen)):
+    proxy = ("egress.proxy.listen", config.proxy_listen)
+    for name, address in (*listeners, ("admin.listen", config.admin.listen), proxy):
         if address is None or (address.path is None and address.port == 0):
             continue
         first = seen.setdefault(address, name)
         if first != name:
             message = f"{address} is the address of {first} too; give each its own"
-            parent, _, key = name.rpartition(".")
-            field = Root.HEALTH if parent == "health" else Root.ADMIN
-            assert key == Health.LISTEN.key
-            _teller(got.at.child(parent), got.place(field), key)(message)
+            _at(got, *name.split("."))(message)

@@ -11,11 +11,9 @@ NOT_BUILT: dict[str, NotBuilt] = {
     "sweep": NotBuilt("sweeping of worktrees", ("24h", False, "off")),
     "parking.elicit": NotBuilt("approval by elicitation", (False,)),
     "children": NotBuilt("another user for child processes", ({}, {"user": None})),
-    "egress": NotBuilt("the forward proxy", ({},)),
     "audit": NotBuilt("the audit log", (False, "off")),
     "telemetry": NotBuilt("export of telemetry", ({},)),
     "auth.jwt": NotBuilt("JWT tokens"),
-    "servers.*.egress": NotBuilt("the forward proxy", ("direct",)),
     "agents.*.harnesses": NotBuilt("coding agents over ACP", ([],)),
     "agents.*.checkouts": NotBuilt("git repositories for coding agents", ([],)),
 }

@@ -21,6 +21,7 @@ RESTART = {
     "separator": "separator",
     "store": "store",
     "store_key": "store_key",
+    "proxy_listen": "egress.proxy.listen",
 }
 LIVE = {
     "token": "auth",
@@ -31,6 +32,7 @@ LIVE = {
     "runtime_servers": "runtime_servers",
     "reconcile": "reconcile",
     "parking": "parking",
+    "proxy": "egress",
     "list_wait": "list_wait",
     "retry": "retry",
     "drain_grace": "drain",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from sidecar.config import notbuilt, values
+from sidecar.config.egress import PROXY_VARIABLES
 from sidecar.config.record import Field, Got, Record, every
 from sidecar.config.shapes import (
     Choice,
@@ -124,6 +125,12 @@ class Server:
         "auto",
         "Whether sessions of agents share one connection.",
     )
+    EGRESS = Field(
+        "egress",
+        Choice("direct", "proxy"),
+        "direct",
+        "proxy: a stdio server is told to use the forward proxy.",
+    )
 
 
 def _server(got: Got) -> ServerConfig:
@@ -135,6 +142,8 @@ def _server(got: Got) -> ServerConfig:
         first = lower.setdefault(header.lower(), header)
         if first != header:
             got.fault(Server.HEADERS, f"{first} and {header} are one header; keep one of them")
+    if got[Server.EGRESS] == "proxy":
+        _proxied(got, transport)
     return ServerConfig(
         name=got.at.key,
         transport=transport,
@@ -152,7 +161,16 @@ def _server(got: Got) -> ServerConfig:
         timeout=got[Server.TIMEOUT],
         era=cast("Literal['auto', 'legacy', 'modern']", got[Server.ERA]),
         isolation=cast("Literal['auto', 'shared', 'session']", got[Server.ISOLATION]),
+        egress=cast("Literal['direct', 'proxy']", got[Server.EGRESS]),
     )
+
+
+def _proxied(got: Got, transport: str) -> None:
+    if transport != "stdio":
+        got.fault(Server.EGRESS, "proxy belongs to a server with command; url is dialled by us")
+    for name in got[Server.ENV]:
+        if name.lower() in PROXY_VARIABLES:
+            got.fault(Server.ENV, f"{name} is set by the sidecar where egress is proxy")
 
 
 def _transport(got: Got) -> Literal["stdio", "http", "sse"]:
@@ -192,5 +210,7 @@ SERVER = Record(
     rules={
         "oneOf": [{"required": ["command"]}, {"required": ["url"]}],
         "not": {"required": ["only", "except"]},
+        "if": {"required": ["url"]},
+        "then": {"properties": {"egress": {"const": "direct"}}},
     },
 )

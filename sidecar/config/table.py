@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from sidecar.config import notbuilt, places, values
+from sidecar.config.egress import EGRESS, Egress
 from sidecar.config.parking import PARKING
 from sidecar.config.record import Field, Got, Record, every
 from sidecar.config.runtime import CREDENTIAL, RUNTIME
@@ -389,6 +390,9 @@ class Root:
     )
     PARKING = Field(
         "parking", PARKING, ParkingConfig(), "Calls that wait for a person's approval.", empty=True
+    )
+    EGRESS = Field(
+        "egress", EGRESS, Egress(), "Where connections may go, for others than us.", empty=True
     )
     LIST_WAIT = Field(
         "list_wait",

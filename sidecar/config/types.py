@@ -65,7 +65,8 @@ class ServerConfig:
 
     ``only`` and ``except_`` are globs over the server's own tool names; ``None`` means not set.
     ``gated`` is ``None`` (not set), a boolean, or globs. ``annotations`` maps a glob to an
-    override, first match wins. ``timeout`` is per attempt, in seconds. ``runtime`` is true of
+    override, first match wins. ``timeout`` is per attempt, in seconds. ``egress`` says whether a
+    stdio server is told to use the forward proxy. ``runtime`` is true of
     one that was added while the sidecar runs, never of one in the file. ``command`` and ``url``
     are left out of ``repr``: people put keys into arguments and queries.
     """
@@ -86,6 +87,7 @@ class ServerConfig:
     timeout: float = 30.0
     era: Literal["auto", "legacy", "modern"] = "auto"
     isolation: Literal["auto", "shared", "session"] = "auto"
+    egress: Literal["direct", "proxy"] = "direct"
     runtime: bool = False
 
 
@@ -238,6 +240,27 @@ class ParkingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyLimits:
+    """Bounds of the forward proxy: ``connections`` of one client at once, and of each of them
+    the bytes both ways and the seconds it may last and be idle."""
+
+    connections: int = 64
+    bytes: int = 1 << 30
+    time: float = 3600.0
+    idle: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """The forward proxy: tokens of its clients by name, addresses and networks that it never
+    dials, and its bounds."""
+
+    clients: Mapping[str, SecretRef] = field(default_factory=dict)
+    never: tuple[str, ...] = ()
+    limits: ProxyLimits = ProxyLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
 
@@ -245,6 +268,7 @@ class Config:
     token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory``,
     ``sqlite:PATH`` with an absolute path, or the URL of another store, which may hold a
     password and is left out of ``repr``. ``reconcile`` is in seconds, ``None`` for off.
+    ``proxy_listen`` ``None`` means no forward proxy.
     ``notices`` are lines for the operator about what was taken from ``--mcp-config`` files
     otherwise than it stands there.
     """
@@ -267,6 +291,8 @@ class Config:
     policy: PolicyConfig = PolicyConfig()
     labels: LabelsConfig = LabelsConfig()
     parking: ParkingConfig = ParkingConfig()
+    proxy_listen: Listen | None = None
+    proxy: ProxyConfig = ProxyConfig()
     list_wait: float = 1.0
     retry: Retry = Retry()
     drain_grace: float = 25.0

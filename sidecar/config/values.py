@@ -269,6 +269,18 @@ def separator(text: str) -> str:
     return text
 
 
+def network(text: str) -> str:
+    """An address, or a network such as ``10.0.0.0/8``."""
+    import ipaddress
+
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError:
+        raise ValueError("is no address or network; write it like 10.0.0.5 or 10.0.0.0/8") from (
+            None
+        )
+
+
 def url(text: str) -> str:
     """An ``http`` or ``https`` address with no password in it."""
     if any(c <= " " or c == "\x7f" for c in text):

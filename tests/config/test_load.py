@@ -196,7 +196,7 @@ limits: {depth: 0, body: 4TB, speed: 1}
         'sidecar.yaml:7:10: servers.a.era: "moderm" is not one of auto, legacy, modern',
         'sidecar.yaml:8:5: servers.a.retry: unknown key "retry"; a server\'s mapping takes '
         "command, env, cwd, url, transport, headers, only, except, trusted, gated, annotations, "
-        "hints, timeout, era, isolation",
+        "hints, timeout, era, isolation, egress",
         "sidecar.yaml:10:8: agents.bot: token_file is missing: A file with the agent's own "
         "bearer token.",
         'sidecar.yaml:10:22: agents.bot.servers[1]: "b*" matches no server; there are: a, git hub',
