@@ -71,9 +71,9 @@ class About:
     checked: bool = True
 
     @classmethod
-    def of(cls, config: ServerConfig, *, runtime: bool) -> About:
+    def of(cls, config: ServerConfig) -> About:
         """A server, dialled by the sidecar itself."""
-        return cls(server_input(config, runtime=runtime), checked=runtime)
+        return cls(server_input(config), checked=config.runtime)
 
 
 NOBODY: Final = About(
@@ -82,13 +82,13 @@ NOBODY: Final = About(
 """No server: a client of the forward proxy, or somebody who only asks."""
 
 
-def server_input(config: ServerConfig, *, runtime: bool) -> JsonObject:
+def server_input(config: ServerConfig) -> JsonObject:
     """The variable ``server`` of rules."""
     given: JsonObject = {
         "name": config.name,
         "transport": config.transport,
         "trusted": config.trusted,
-        "runtime": runtime,
+        "runtime": config.runtime,
     }
     return given if not config.url else {**given, "url": config.url}
 

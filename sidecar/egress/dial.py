@@ -45,11 +45,9 @@ class ServerDialer:
     made before it are not used for new requests: the next one is dialled, and so decided, anew.
     """
 
-    def __init__(
-        self, check: EgressCheck, config: ServerConfig, *, runtime: bool, ssl: Tls = True
-    ) -> None:
+    def __init__(self, check: EgressCheck, config: ServerConfig, *, ssl: Tls = True) -> None:
         self._check = check
-        self._about = About.of(config, runtime=runtime)
+        self._about = About.of(config)
         self._ssl = ssl
 
     def connector(self, server: str, url: str) -> aiohttp.BaseConnector:

@@ -18,7 +18,7 @@ CASES: list[dict[str, Any]] = [
     json.loads(line)
     for line in (Path(__file__).parent / "cases.jsonl").read_text("utf-8").splitlines()
 ]
-RUNTIME = ServerConfig("added", "http", url="https://added.example.com/mcp")
+RUNTIME = ServerConfig("added", "http", url="https://added.example.com/mcp", runtime=True)
 
 
 class Answers:

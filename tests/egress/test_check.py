@@ -27,7 +27,7 @@ def plain(tmp_path: Path) -> Guarded:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 async def test_case(case: dict[str, Any], tmp_path: Path) -> None:
     bench = Bench(policy(tmp_path), resolver=Answers(case["dns"], case.get("dns_second")))
-    about = About.of(RUNTIME, runtime=True)
+    about = About.of(RUNTIME)
     checked = await bench.check.url(case["url"], "added", about)
     dials = 1
     for location in case.get("chain", ()):
@@ -97,7 +97,7 @@ async def test_deny_beats_allow_beats_verdict(tmp_path: Path) -> None:
   message: '"not this one"'
 """
     bench = Bench(policy(tmp_path, rules), {**PUBLIC, "m.example.com": ["10.1.1.1", "192.168.0.1"]})
-    about = About.of(RUNTIME, runtime=True)
+    about = About.of(RUNTIME)
     lifted = await bench.check.url("https://b.example.com/mcp", "dial", about)
     assert (lifted.decision.rule, lifted.addresses) == ("op/office", ("10.0.0.7",))
     assert lifted.decision.message == "the office network, ticket 12"
@@ -123,7 +123,7 @@ async def test_no_rule_lifts_what_is_ambiguous(tmp_path: Path) -> None:
     bench = Bench(policy(tmp_path, EVERYTHING), {"b.example.com": ["10.0.0.7"]})
     for case in CASES:
         bench.resolver = bench.check._resolver = Answers(case["dns"])
-        checked = await bench.check.url(case["url"], "added", About.of(RUNTIME, runtime=True))
+        checked = await bench.check.url(case["url"], "added", About.of(RUNTIME))
         if checked.verdict.class_ == "ambiguous":
             assert not checked.ok, case
             assert checked.decision.rule == f"egress/{checked.verdict.why}"
@@ -154,9 +154,9 @@ async def test_rules_alone_decide_about_configured_servers(
     """No verdict, also for names and addresses that a stranger could not use."""
     bench = Bench(plain, {host: [address]})
     config = ServerConfig("own", "http", url=f"http://{host}:9000/mcp")
-    checked = await bench.check.url(config.url, "dial", About.of(config, runtime=False))
+    checked = await bench.check.url(config.url, "dial", About.of(config))
     assert (checked.decision.rule, checked.addresses) == ("egress/configured", (address,))
-    refused = await bench.check.url(config.url, "dial", About.of(config, runtime=True))
+    refused = await bench.check.url(config.url, "dial", About.of(replace(config, runtime=True)))
     assert not refused.ok
     assert refused.addresses == ()
 
@@ -165,7 +165,7 @@ async def test_search_domains_complete_no_strangers_name(plain: Guarded) -> None
     bench = Bench(plain, {"a.example.com": ["93.184.216.34"], "mcp": ["10.0.0.1"]})
     config = ServerConfig("own", "http", url="http://a.example.com/mcp")
     await bench.check.url("http://a.example.com/mcp", "added")
-    await bench.check.url("http://a.example.com/mcp", "dial", About.of(config, runtime=False))
+    await bench.check.url("http://a.example.com/mcp", "dial", About.of(config))
     await bench.check.url("http://mcp/", "added")
     # A single label is refused by the verdict; where a rule allows it, it is meant as it stands.
     assert bench.resolver.asked == ["a.example.com.", "a.example.com", "mcp"]
@@ -186,7 +186,7 @@ async def test_what_rules_can_read(tmp_path: Path) -> None:
   message: '"seen"'
 """
     bench = Bench(policy(tmp_path, rules), PUBLIC)
-    about = About.of(RUNTIME, runtime=True)
+    about = About.of(RUNTIME)
     checked = await bench.check.url("https://A.example.com:8443/mcp?q", "redirect", about)
     assert (checked.decision.rule, checked.decision.error) == ("op/seen", None)
 
@@ -204,7 +204,7 @@ async def test_every_variable_is_there_for_every_reason(tmp_path: Path, reason: 
     + verdict.class + string(verdict.ok) == "x"
 """
     bench = Bench(policy(tmp_path, rules), PUBLIC)
-    for about in (NOBODY, About.of(RUNTIME, runtime=True)):
+    for about in (NOBODY, About.of(RUNTIME)):
         assert (await bench.check.url("https://a.example.com/", reason, about)).ok
     checked = await bench.check.url("nonsense", reason)
     assert (checked.decision.rule, checked.decision.error) == ("egress/scheme", None)
@@ -321,7 +321,7 @@ async def test_shipped_rules(tmp_path: Path) -> None:
     bench = Bench(
         policy(tmp_path, EVERYTHING, shipped=["egress"]), {"a.example.com": ["93.184.216.34"]}
     )
-    about = About.of(RUNTIME, runtime=True)
+    about = About.of(RUNTIME)
     for host in ("169.254.169.254", "[fd00:ec2::254]", "168.63.129.16"):
         checked = await bench.check.url(f"http://{host}/", "added", about)
         assert checked.decision.rule == "egress/metadata", host

@@ -74,8 +74,8 @@ class Lab:
     async def session(
         self, url: str, *, runtime: bool = True, tls: bool | ssl.SSLContext = True
     ) -> aiohttp.ClientSession:
-        config = ServerConfig("s", "http", url=url)
-        dialer = ServerDialer(self.bench.check, config, runtime=runtime, ssl=tls)
+        config = ServerConfig("s", "http", url=url, runtime=runtime)
+        dialer = ServerDialer(self.bench.check, config, ssl=tls)
         session = aiohttp.ClientSession(connector=dialer.connector("s", url), trust_env=False)
         return await self.stack.enter_async_context(session)
 
@@ -376,8 +376,10 @@ async def test_a_pinned_connector_dials_what_was_checked_and_nothing_else(
 async def test_a_leg_says_which_rule(lab: Lab, dns: Dns, both: tuple[Seen, Seen]) -> None:
     good, evil = both
     dns.answers["flip.example.net"] = [[EVIL]]
-    config = ServerConfig("added", "http", url=f"http://flip.example.net:{good.port}/mcp")
-    dialer = ServerDialer(lab.bench.check, config, runtime=True)
+    config = ServerConfig(
+        "added", "http", url=f"http://flip.example.net:{good.port}/mcp", runtime=True
+    )
+    dialer = ServerDialer(lab.bench.check, config)
     down = asyncio.Event()
     lab.bench.bus.listen(LegChanged, lambda event: down.set() if event.error else None)
     server = McpServer(
@@ -442,7 +444,7 @@ async def test_the_systems_resolver() -> None:
     system = SystemResolver()
     assert "127.0.0.1" in await system.addresses("localhost")
     bench = Bench(load((), shipped=()), resolver=system)
-    about = About.of(ServerConfig("s", "http", url="http://localhost/"), runtime=False)
+    about = About.of(ServerConfig("s", "http", url="http://localhost/"))
     checked = await bench.check.url("http://localhost/", "dial", about)
     assert "127.0.0.1" in checked.addresses
     assert (await bench.check.url("http://no-such-name.invalid/", "added")).decision.rule == (
