@@ -103,7 +103,11 @@ def _ordered(text: str) -> str:
     if not isinstance(again, Mapping):
         return text
     lines = text.split("\n")[:-1]
-    return "\n".join(_sorted(lines, again, _ROOT, len(lines))) + "\n"
+    end = len(lines)
+    # What is said at the very end is about the file, not about its last key.
+    while end > again.line and _is_comment(lines[end - 1]):
+        end -= 1
+    return "\n".join(_sorted(lines, again, _ROOT, end)) + "\n"
 
 
 def _end_of(item: Mapping, lines: Sequence[str]) -> int:
@@ -127,7 +131,7 @@ def _sorted(lines: Sequence[str], mapping: Mapping, order: Sequence[str], end: i
     keys = [key for _, key, _ in mapping]
     starts = [key.line - 1 for key in keys]
     in_block = all(key.column == mapping.column for key in keys)
-    if not in_block or len(set(starts)) != len(starts) or starts != sorted(starts):
+    if len(starts) < 2 or not in_block or starts != sorted(set(starts)):
         return list(lines)
     firsts = [starts[0], *(_with_comments(lines, at, starts[0]) for at in starts[1:])]
     chunks = [
