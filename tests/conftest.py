@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -33,3 +34,9 @@ def era(request: pytest.FixtureRequest) -> str:
 def client_of(era: str) -> type[Legacy] | type[Modern]:
     """The raw client class of ``era``."""
     return CLIENTS[era]
+
+
+# A shell that runs pytest in the background ignores SIGINT for it, and so would every process
+# that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

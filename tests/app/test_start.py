@@ -77,6 +77,7 @@ async def test_a_second_signal_ends_at_once() -> None:
         sidecar.signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
         assert sidecar.running, "the first signal waits for the call"
+        await asyncio.sleep(0.5)  # sooner it is taken for an echo of the first
         sidecar.signal(signal.SIGTERM)
         assert await asyncio.to_thread(sidecar.wait, 8) == 0
         assert time.monotonic() - began < 8
