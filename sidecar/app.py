@@ -15,20 +15,21 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sidecar import __version__
+from sidecar.admin.api import Route
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
 from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.admin.routes import servers as servers_routes
 from sidecar.admin.routes import sessions as sessions_routes
 from sidecar.admin.routes import tools as tools_routes
-from sidecar.config import Config, Listen, ServerConfig
+from sidecar.config import Config, Listen, ServerConfig, values
 from sidecar.config.reload import Change, applicable, difference
 from sidecar.config.secrets import EnvFileSecrets
 from sidecar.downstream import AgentListener, Authenticator, tokens_of
 from sidecar.downstream.join import run_joined
 from sidecar.events import Bus
 from sidecar.gateway import Gateway
-from sidecar.model import JsonObject
+from sidecar.model import JsonObject, ServerStatus
 from sidecar.ports.connector import DirectConnector
 from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
@@ -36,6 +37,7 @@ from sidecar.ports.upstream import Upstream
 from sidecar.store import open_store
 from sidecar.supervisor import SECOND_INTERRUPT
 from sidecar.upstream import McpServer
+from sidecar.upstream.registry import Registry, Rules
 from sidecar.watch import FileWatch
 
 log = logging.getLogger("sidecar")
@@ -89,6 +91,14 @@ class App:
             self._store = open_store(config.store)
         except (SecretError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
+        self.registry = Registry(
+            self._store,
+            shared=values.shared(config.store),
+            rules=Rules.of(config),
+            make=self._make,
+            end=self._end,
+            placed=self._place,
+        )
 
     # ------------------------------------------------------------------------ start and end
 
@@ -112,6 +122,7 @@ class App:
         except StoreError as error:
             raise StartError(f"store: {error}") from error
         self._use_servers(self._config.servers.values())
+        await self.registry.start()
         if not listen:
             self._serving = True
             return Ready("")
@@ -138,21 +149,30 @@ class App:
         return Ready(mcp=f"{agent}/mcp" if agent else "", admin=admin, health=health)
 
     async def _start_admin(self, listen: Listen) -> str:
-        token = self._config.admin.token
-        tokens: list[tuple[str, Actor]] = []
-        try:
-            if token is not None:
-                tokens.append((self._secrets.read(token), Actor("admin", Role.OPERATOR)))
-        except SecretError as error:
-            raise StartError(f"admin.token_file: {error}") from error
-        routes = [
-            *servers_routes.routes(self.gateway.servers),
+        tokens = Tokens(self._admin_tokens())
+        self._admin = AdminListener(self._admin_routes(), tokens=tokens, own=self._own)
+        with _binding("admin.listen", listen):
+            return await self._admin.start(listen)
+
+    def _admin_routes(self) -> list[Route]:
+        """What the admin listener serves; each noun's module says what it needs."""
+        return [
+            *servers_routes.routes(self.servers, self.registry),
             *tools_routes.routes(self.gateway.tools),
             *sessions_routes.routes(self._sessions),
         ]
-        self._admin = AdminListener(routes, tokens=Tokens(tokens), own=self._own)
-        with _binding("admin.listen", listen):
-            return await self._admin.start(listen)
+
+    def _admin_tokens(self) -> Iterator[tuple[str, Actor]]:
+        """Raises StartError."""
+        admin, setting = self._config.admin, "admin.token_file"
+        try:
+            if admin.token is not None:
+                yield self._secrets.read(admin.token), Actor("admin", Role.OPERATOR)
+            for name, approver in admin.approvers.items():
+                setting = f"admin.approvers.{name}.token_file"
+                yield self._secrets.read(approver.token), Actor(name, Role.named(approver.role))
+        except SecretError as error:
+            raise StartError(f"{setting}: {error}") from error
 
     async def drain(self) -> None:
         """Readiness off at once, nothing new; what runs gets ``drain.grace`` seconds to end."""
@@ -167,6 +187,7 @@ class App:
             if listener is not None:
                 await listener.close()
         await self.gateway.close()
+        await self.registry.close()
         for name in list(self._servers):
             self._end(self._servers.pop(name))
         if self._ending:
@@ -187,29 +208,43 @@ class App:
 
     def _use_servers(self, configs: Iterable[ServerConfig]) -> None:
         """Exactly these servers, in this order; those whose configuration is the same stay."""
-        wanted: list[tuple[Upstream, ServerConfig]] = []
         kept: dict[str, McpServer] = {}
         for config in configs:
             server = self._servers.get(config.name)
             if server is None or server.config != config:
-                server = McpServer(
-                    config,
-                    name=self._config.name,
-                    bus=self.bus,
-                    limits=self._config.limits,
-                    secrets=self._secrets,
-                    connector=DirectConnector(),
-                )
+                server = self._make(config)
                 server.start()
             kept[config.name] = server
-            wanted.append((server, config))
         before, self._servers = self._servers, kept
-        self.gateway.set_servers(wanted)
+        self._place()
         for name, server in before.items():
             if kept.get(name) is not server:
                 self._end(server)
 
-    def _end(self, server: McpServer) -> None:
+    def _make(self, config: ServerConfig) -> McpServer:
+        return McpServer(
+            config,
+            name=self._config.name,
+            bus=self.bus,
+            limits=self._config.limits,
+            secrets=self._secrets,
+            connector=DirectConnector(),
+            source="runtime" if config.runtime else "configured",
+        )
+
+    def _place(self) -> None:
+        """The configured servers in the file's order, then those added at run time by name."""
+        configured: list[tuple[Upstream, ServerConfig]] = [
+            (server, server.config) for server in self._servers.values()
+        ]
+        self.gateway.set_servers(configured + self.registry.running())
+
+    def servers(self) -> list[ServerStatus]:
+        """Every server, sorted by name; those that only the store has say why they do not run."""
+        here = [server.status for server in self._servers.values()]
+        return sorted([*here, *self.registry.servers()], key=lambda each: (each.name, each.source))
+
+    def _end(self, server: Upstream) -> None:
         """Close a server without waiting for it; ``close`` waits for all that are left."""
         task = asyncio.create_task(server.close(), name=f"server {server.name}")
         self._ending.add(task)
@@ -235,6 +270,8 @@ class App:
         self.gateway.reconfigure(self._config)
         if self._agent is not None:
             self._agent.reconfigure(self._config.limits)
+        # A name leaves the store's servers before the file's takes it, and comes back after.
+        self.registry.configure(Rules.of(self._config))
         self._use_servers(self._config.servers.values())
         return _told(change)
 

@@ -8,13 +8,34 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sidecar.model import JsonObject
 
 
 class AdminError(Exception):
-    """The sidecar cannot be reached, or refused; the text says what to do next."""
+    """The sidecar cannot be reached, or refused; the text says what to do next.
+
+    ``reason`` is the refusal's word for programs, empty when nobody answered.
+    """
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class NotFound(AdminError):
+    """There is no such thing. ``reason`` is ``not_found``."""
+
+    def __init__(self, text: str = "there is no such thing") -> None:
+        super().__init__(text, "not_found")
+
+
+class Refused(AdminError):
+    """The sidecar will not do it. ``reason`` says which rule, the text what to do instead."""
+
+    def __init__(self, reason: str, text: str = "") -> None:
+        super().__init__(text or reason, reason)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -48,6 +69,32 @@ class AdminClient:
         """Every downstream session."""
         return self._list("sessions")
 
+    def add(self, name: str, options: Mapping[str, object] | None = None, **more: object) -> bool:
+        """Add a server, or replace one that was added; whether it is new.
+
+        ``options`` and ``more`` are one mapping of what a server is: ``url``, ``credential`` …
+
+        Raises:
+            Refused: ``configured``, ``options``, ``credential``, an egress rule …
+            AdminError: nobody answers, or the store is lost (``store_unavailable``).
+        """
+        status, _ = self._send("PUT", _server(name), {**(options or {}), **more})
+        return status == 201
+
+    def remove(self, name: str) -> None:
+        """Remove a server that was added.
+
+        Raises:
+            NotFound: none of this name was added.
+            Refused: it is a configured one.
+            AdminError: as for ``add``.
+        """
+        self._send("DELETE", _server(name))
+
+    def reconcile(self) -> JsonObject:
+        """Compare with the store now: ``{added, removed, changed, servers}``."""
+        return self._request("POST", "/v1/reconcile")
+
     def _list(self, noun: str) -> list[JsonObject]:
         body = self._request("GET", f"/v1/{noun}")
         found = body.get(noun)
@@ -55,13 +102,29 @@ class AdminClient:
             raise AdminError(f"{self._address} answered without {noun!r}: is it a sidecar?")
         return cast("list[JsonObject]", found)
 
-    def _request(self, method: str, path: str) -> JsonObject:
+    def _request(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> JsonObject:
+        """Send a request whose answer is an object. Raises AdminError and its kinds."""
+        found = self._send(method, path, body)[1]
+        if found is None:
+            raise AdminError(f"{self._address} did not answer with an object: is it a sidecar?")
+        return found
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> tuple[int, JsonObject | None]:
+        """The status and the body of an answer that is no error."""
         connection = self._connection()
-        headers: Mapping[str, str] = (
-            {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
-        )
+        headers: dict[str, str] = {}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        sent: bytes | None = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            sent = json.dumps(body).encode()
         try:
-            connection.request(method, path, headers=dict(headers))
+            connection.request(method, path, body=sent, headers=headers)
             response = connection.getresponse()
             raw = response.read(64 << 20)
         except (OSError, http.client.HTTPException) as error:
@@ -71,15 +134,17 @@ class AdminClient:
             ) from error
         finally:
             connection.close()
+        if response.status == 204:
+            return 204, None
         try:
-            body = json.loads(raw)
+            found = json.loads(raw)
         except ValueError as error:
             raise AdminError(f"{self._address} did not answer in JSON: is it a sidecar?") from error
-        if not isinstance(body, dict):
+        if not isinstance(found, dict):
             raise AdminError(f"{self._address} did not answer with an object: is it a sidecar?")
         if response.status >= 400:
-            raise AdminError(str(body.get("detail") or f"HTTP {response.status}"))
-        return body
+            raise _failure(response.status, found)
+        return response.status, found
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._address.startswith("unix:"):
@@ -88,3 +153,18 @@ class AdminClient:
         return http.client.HTTPConnection(
             url.hostname or "127.0.0.1", url.port or 80, timeout=self._timeout
         )
+
+
+def _server(name: str) -> str:
+    return f"/v1/servers/{quote(name, safe='')}"
+
+
+def _failure(status: int, problem: JsonObject) -> AdminError:
+    """What a problem object means."""
+    text = str(problem.get("detail") or f"HTTP {status}")
+    reason = str(problem.get("reason") or "")
+    if status == 404 and reason == "not_found":
+        return NotFound(text)
+    if status in (409, 422):
+        return Refused(reason, text)
+    return AdminError(text, reason)

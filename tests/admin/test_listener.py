@@ -20,8 +20,10 @@ from sidecar.admin.client import AdminClient, AdminError
 from sidecar.admin.listener import AdminListener, SocketInUse
 from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.admin.routes import servers, sessions, tools
-from sidecar.config import Listen
+from sidecar.config import Config, Listen
 from sidecar.model import Era, Hints, JsonObject, ServerStatus, State, Tool
+from sidecar.store.memory import MemoryStore
+from sidecar.upstream.registry import Registry, Rules
 
 NOBODY = frozenset({2**22 + 1})  # above the kernel's pid limit: nobody descends from it
 
@@ -45,9 +47,20 @@ SERVERS = [
 SESSION: JsonObject = {"id": "0a1b", "principal": "agent"}
 
 
+def registry() -> Registry:
+    return Registry(
+        MemoryStore(),
+        shared=False,
+        rules=Rules.of(Config()),
+        make=lambda config: pytest.fail("nothing is added here"),
+        end=lambda server: None,
+        placed=lambda: None,
+    )
+
+
 def routes() -> list[Route]:
     return [
-        *servers.routes(lambda: SERVERS),
+        *servers.routes(lambda: SERVERS, registry()),
         *tools.routes(lambda: [TOOL]),
         *sessions.routes(lambda: [SESSION]),
     ]
