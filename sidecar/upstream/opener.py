@@ -117,8 +117,12 @@ class Opener:
     # ----------------------------------------------------------------------------------- HTTP
 
     async def _probe_http(self, http: HttpClient, isolation: str) -> Leg:
-        with suppress(*_Failure):
+        try:
             return await self._discover_http(min(PROBE, self._handshake))
+        except _Failure as failure:
+            if isinstance(failure, RpcError) and eras.of_error(failure) is Era.MODERN:
+                # It refused this one, in the words of its era.
+                return await self._discover_http(self._handshake)
         try:
             return await self._initialize_or_sse(http, isolation)
         except (RpcError, HttpStatus) as answer:
@@ -233,12 +237,14 @@ class Opener:
             if discover.done():
                 try:
                     return discover.result()
-                except RpcError as error:
-                    if eras.of_error(error) is Era.MODERN:
-                        raise
                 except eras.NotSpoken:
-                    pass
+                    modern = False
+                except RpcError as error:
+                    modern = eras.of_error(error) is Era.MODERN
                 async with asyncio.timeout(max(self._config.timeout, STARTING)):
+                    if modern:
+                        # It refused this one, in the words of its era.
+                        return await _discover(leg)
                     return await self._initialize_or_discover(leg, None)
             # Silent: either it waits for initialize, or it has not started yet.
             initialize = asyncio.create_task(

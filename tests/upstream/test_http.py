@@ -983,3 +983,23 @@ async def test_a_port_that_speaks_something_else(make, scheme, why) -> None:
         await server.settled()
         assert why in str(server.status.error)
         await server.close()
+
+
+@pytest.mark.parametrize("code", [-32022, -32021, -32020])
+async def test_a_modern_refusal_of_the_probe_is_answered_in_the_modern_era(
+    make, fake, code
+) -> None:
+    up = await fake(eras=("modern",))
+
+    async def once(seen: Seen, stream: Stream) -> Any:
+        del up.on["server/discover"]
+        error = {"code": code, "message": "no", "data": {"supported": [MODERN]}}
+        return web.json_response(
+            {"jsonrpc": "2.0", "id": seen.body["id"], "error": error}, status=400
+        )
+
+    up.on["server/discover"] = once
+    server = make(up.url)
+    await server.settled()
+    assert (server.status.state, server.status.era) == (State.READY, Era.MODERN)
+    assert not up.of("initialize")
