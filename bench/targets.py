@@ -124,7 +124,12 @@ def fastmcp(direct: Target) -> Iterator[Target]:
 
 
 def _config(servers: dict[str, dict[str, object]], more: dict[str, object]) -> Config:
-    return {"servers": {name: {**PLAIN, **entry} for name, entry in servers.items()}, **more}
+    return {
+        "servers": {name: {**PLAIN, **entry} for name, entry in servers.items()},
+        # The sidecar's own policies take part, as they do where nobody says otherwise.
+        "policy": {},
+        **more,
+    }
 
 
 @contextlib.contextmanager

@@ -22,15 +22,18 @@ from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.admin.routes import servers as servers_routes
 from sidecar.admin.routes import sessions as sessions_routes
 from sidecar.admin.routes import tools as tools_routes
-from sidecar.config import Config, Listen, ServerConfig, values
+from sidecar.config import Config, Listen, ServerConfig, places, values
 from sidecar.config.reload import Change, applicable, difference
 from sidecar.config.secrets import EnvFileSecrets
 from sidecar.downstream import AgentListener, Authenticator, tokens_of
 from sidecar.downstream.join import run_joined
 from sidecar.events import Bus
+from sidecar.gate import Gatehouse
 from sidecar.gateway import Gateway
 from sidecar.model import JsonObject, ServerStatus
+from sidecar.policy.holder import PolicyHolder
 from sidecar.ports.connector import DirectConnector
+from sidecar.ports.policy import PolicyErrors
 from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
 from sidecar.ports.upstream import Upstream
@@ -44,12 +47,19 @@ log = logging.getLogger("sidecar")
 
 CLOSE_WAIT = 8.0
 """Seconds that servers get to end once nothing uses them any more; each bounds itself as well."""
+BAD_POLICY = 3
+"""The exit code for policies that do not load, as for a configuration."""
+INPUTS = "decisions.jsonl"
 JOIN_WAIT = 1.0
 """Seconds to find out whether a sidecar is there to join."""
 
 
 class StartError(Exception):
-    """The sidecar cannot start; the text says why and what to do."""
+    """The sidecar cannot start; the text says why and what to do. ``code`` is to exit with."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,6 @@ class App:
         self._own = own if own is not None else frozenset({os.getpid(), os.getppid()} - {0, 1})
         self._secrets = EnvFileSecrets(os.environ)
         self.bus = Bus()
-        self.gateway = Gateway(config, self.bus)
         self._servers: dict[str, McpServer] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._agent: AgentListener | None = None
@@ -91,6 +100,18 @@ class App:
             self._store = open_store(config.store)
         except (SecretError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
+        self.policies = PolicyHolder(config.policies, config.policy, schemas=self._schema)
+        self._gatehouse = Gatehouse(
+            self.policies,
+            self._store,
+            self.bus,
+            config,
+            servers=self._server_config,
+            inputs=_inputs_file(config),
+        )
+        self.gateway = Gateway(config, self.bus, gate=self._gatehouse.gate)
+        # Under other policies, what is listed may be another thing.
+        self.policies.listen(lambda _: self.gateway.tools_changed())
         self.registry = Registry(
             self._store,
             shared=values.shared(config.store),
@@ -99,6 +120,12 @@ class App:
             end=self._end,
             placed=self._place,
         )
+
+    def _server_config(self, name: str) -> ServerConfig | None:
+        return self.gateway.config_of(name)
+
+    def _schema(self, server: str, tool: str) -> JsonObject | None:
+        return self.gateway.schema(server, tool)
 
     # ------------------------------------------------------------------------ start and end
 
@@ -121,6 +148,16 @@ class App:
             await self._store.open()
         except StoreError as error:
             raise StartError(f"store: {error}") from error
+        try:
+            await self.policies.start()
+        except PolicyErrors as errors:
+            raise StartError(f"the policies do not load:\n{errors}", BAD_POLICY) from errors
+        try:
+            await self._gatehouse.start(self.gateway.tools)
+        except StoreError as error:
+            raise StartError(f"store: {error}") from error
+        except OSError as error:
+            raise StartError(f"policy.record: {_recording(error)}") from error
         self._use_servers(self._config.servers.values())
         await self.registry.start()
         if not listen:
@@ -194,6 +231,8 @@ class App:
             _, late = await asyncio.wait(self._ending, timeout=CLOSE_WAIT)
             for task in late:
                 log.warning("%s did not end in time", task.get_name())
+        await self.policies.close()
+        await self._gatehouse.close()
         await self._store.close()
 
     def _sessions(self) -> Sequence[JsonObject]:
@@ -252,7 +291,7 @@ class App:
 
     # ------------------------------------------------------------------------ reload
 
-    def reload(self, config: Config) -> str:
+    async def reload(self, config: Config) -> str:
         """Take over what can be taken over without a restart; returns one line that tells.
 
         Raises:
@@ -268,12 +307,34 @@ class App:
             return "no setting changed"
         self._config = applicable(self._config, config)
         self.gateway.reconfigure(self._config)
+        await self._reconfigure_gate()
         if self._agent is not None:
             self._agent.reconfigure(self._config.limits)
         # A name leaves the store's servers before the file's takes it, and comes back after.
         self.registry.configure(Rules.of(self._config))
         self._use_servers(self._config.servers.values())
         return _told(change)
+
+    async def _reconfigure_gate(self) -> None:
+        """Policies that do not load leave those before in force; the log says so."""
+        await self.policies.reconfigure(self._config.policies, self._config.policy)
+        try:
+            await self._gatehouse.reconfigure(self._config)
+        except OSError as error:
+            log.error("policy.record: %s", _recording(error))
+
+
+def _inputs_file(config: Config) -> Path | None:
+    """Where inputs of decisions go: beside the store, or where it would be."""
+    if config.store.startswith("sqlite:"):
+        return Path("/" + config.store.partition(":")[2].lstrip("/")).with_name(INPUTS)
+    folder = places.state_folder(os.environ)
+    return folder / INPUTS if folder is not None else None
+
+
+def _recording(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"inputs of decisions cannot be recorded: {where}{error.strerror}"
 
 
 def _told(change: Change) -> str:
@@ -368,7 +429,7 @@ async def _reload_on(
             log.error("the configuration is faulty; the one in force stays in force")
             continue
         try:
-            log.info("reloaded: %s", app.reload(config))
+            log.info("reloaded: %s", await app.reload(config))
         except StartError as error:
             log.error("not reloaded: %s; the configuration in force stays in force", error)
 

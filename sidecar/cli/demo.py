@@ -54,8 +54,13 @@ async def _demo(listen: object) -> int:
     clock = ClockServer()
     url = await clock.start()
     servers = {
+        # Its tool `add` is not read-only: elsewhere it would need a person's approval.
         "notes": ServerConfig(
-            "notes", "stdio", command=(sys.executable, "-m", "sidecar.demo.notes"), trusted=True
+            "notes",
+            "stdio",
+            command=(sys.executable, "-m", "sidecar.demo.notes"),
+            trusted=True,
+            gated=False,
         ),
         "clock": ServerConfig("clock", "http", url=url, trusted=True),
     }

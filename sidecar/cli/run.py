@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         return loop_runner(arguments.loop).run(serve(config, read, files=files))
     except StartError as error:
         print(f"sidecar run: {error}", file=sys.stderr)
-        return 1
+        return error.code
 
 
 def loop_runner(loop: str) -> asyncio.Runner:

@@ -41,4 +41,4 @@ def stdio(arguments: argparse.Namespace) -> int:
         return runner.run(serve_stdio(config, server=arguments.server, join=join))
     except (StartError, agent.AgentError) as error:
         print(f"sidecar stdio: {error}", file=sys.stderr)
-        return 1
+        return error.code if isinstance(error, StartError) else 1

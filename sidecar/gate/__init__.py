@@ -1,9 +1,8 @@
 """The one place that admits calls."""
 
 from sidecar.gate.gate import PolicyGate
-from sidecar.gate.ledger import Ledger
+from sidecar.gate.house import Gatehouse
 from sidecar.gate.open import OpenGate
-from sidecar.gate.pins import Pins
-from sidecar.gate.records import Inputs, Records
+from sidecar.gate.parking import Asked, NoParking, Parking
 
-__all__ = ["Inputs", "Ledger", "OpenGate", "Pins", "PolicyGate", "Records"]
+__all__ = ["Asked", "Gatehouse", "NoParking", "OpenGate", "Parking", "PolicyGate"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from sidecar.catalog import Catalog, Untold, View
 from sidecar.catalog.formats import FORMATS, BadBlock, read_block
@@ -33,6 +33,7 @@ from sidecar.model import (
 from sidecar.ports.gate import Gate
 from sidecar.ports.tracer import PassingTracer, Tracer
 from sidecar.ports.upstream import Upstream
+from sidecar.wire import json
 
 _Handler: TypeAlias = Callable[[JsonObject, Caller], Awaitable[Fields]]
 
@@ -267,6 +268,25 @@ class Gateway:
         """Every tool of the catalog, in order, for the operator: no principal's view."""
         self._roster.refresh()
         return self._roster.catalog.tools()
+
+    def config_of(self, server: str) -> ServerConfig | None:
+        """A server's configuration, the same object until it is configured otherwise."""
+        slot = self._roster.slots.get(server)
+        return slot.config if slot is not None else None
+
+    def schema(self, server: str, tool: str) -> JsonObject | None:
+        """The input schema of a server's tool (its own name), as far as it has told. Only looks
+        things up: it may be asked in any thread."""
+        shelf = self._roster.catalog.shelf(server)
+        entry = shelf.by_key["tools"].get(tool) if shelf is not None else None
+        if entry is None:
+            return None
+        try:
+            definition = cast("JsonObject", json.decode(entry.source, depth=256))
+        except json.BadJson:
+            return None
+        schema = definition.get("inputSchema")
+        return cast("JsonObject", schema) if isinstance(schema, dict) else None
 
     async def close(self) -> None:
         """End our own tasks and listeners. Servers are their owner's to close. Idempotent."""

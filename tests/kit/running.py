@@ -33,12 +33,16 @@ class NotReady(Exception):
 
 
 def with_defaults(config: Config, folder: Path) -> Config:
-    """Every listener on a free port, the socket in ``folder``, nothing outside of it."""
+    """Every listener on a free port, the socket in ``folder``, nothing outside of it.
+
+    None of the sidecar's own policies: what gates and labels is for tests that are about it.
+    """
     return {
         "listen": "127.0.0.1:0",
         "health": {"listen": "127.0.0.1:0"},
         "admin": {"listen": f"unix:{folder / 'admin.sock'}"},
         "store": "memory",
+        "policy": {"shipped": []},
         **config,
     }
 
