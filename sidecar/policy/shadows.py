@@ -9,7 +9,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import chain, islice
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +22,9 @@ from sidecar.policy.phases import EFFECTS
 from sidecar.policy.programs import VARIABLES
 from sidecar.policy.rules import Rule
 from sidecar.ports.policy import PolicyFault
+
+MOST_COMPARED: Final = 200
+"""Rules that one is compared with: of a thousand that say the same, not all need be told."""
 
 # What an expression says, without its places: comparable and hashable.
 Meaning: TypeAlias = object
@@ -111,8 +115,8 @@ def _shadowed(subjects: Sequence[_Subject], strength: Sequence[str]) -> Iterator
             # Whatever has all of its parts has this one: nothing else need be looked at.
             keyed.setdefault(min(each.parts, key=repr), []).append(each)
     for each in subjects:
-        candidates = [*always, *(other for part in each.parts for other in keyed.get(part, ()))]
-        for other in sorted(candidates, key=lambda subject: subject.order):
+        candidates = chain(always, *(keyed.get(part, ()) for part in each.parts))
+        for other in islice(candidates, MOST_COMPARED):
             if _decides_before(other, each, strength):
                 message = (
                     f"it never decides: whenever it matches, {other.rule.id} "
