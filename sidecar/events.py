@@ -148,6 +148,26 @@ class Decided(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedChanged(Event):
+    """A parked call is in another state than ``before`` (empty: it is new), here or on another
+    node. ``by``, ``way`` and ``why`` are the person's who answered; ``ended`` says why it ended
+    where the state does not."""
+
+    call: str
+    state: str
+    before: str
+    target: str
+    server: str
+    principal: str
+    session: str
+    rules: tuple[str, ...]
+    by: str = ""
+    way: str = ""
+    why: str = ""
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionUpdate(Event):
     """A coding agent's ACP session said something. ``update`` is its kind."""
 

@@ -361,23 +361,41 @@ class Decision:
     message_constant: bool = True
 
 
+CLIENT_CANCELLED = "cancelled by the client"
+"""What a request's task is cancelled with when its client said so, rather than to hang up."""
+
+
+class NotSent(Exception):
+    """What an admitted call ends with that was not sent after all. The text says why."""
+
+
+# How an admitted call ended: its answer, or what it raised. Returns when that is written down.
+Settle: TypeAlias = Callable[["Fields | BaseException"], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The call may be sent; ``decision`` says why, under which revision."""
+    """The call may be sent; ``decision`` says why, under which revision.
+
+    ``settle`` is set where a person approved the call: it is owed once, however the call ends.
+    """
 
     decision: Decision
+    settle: Settle | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The call is answered by ``result`` instead of being sent (denied, parked, expired).
 
+    ``joined``: another call, equal to this one, was sent for both, and ``result`` is its answer.
+
     ``error`` is set for kinds whose result cannot say that it is an error (prompts, resources,
     completion): it is raised then, and ``result`` is not looked at.
     """
 
     decision: Decision
-    kind: Literal["denied", "parked", "running", "expired"]
+    kind: Literal["denied", "parked", "running", "expired", "joined"]
     result: Fields
     error: RpcError | None = None
 
