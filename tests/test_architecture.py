@@ -18,6 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("mcp", "store", "children", "supervisor", "watch", "logs"),
     ("policy", "catalog"),
     ("gate", "egress"),
+    ("parking",),
     ("upstream",),
     ("gateway",),
     ("downstream", "admin", "demo"),

@@ -1,0 +1,79 @@
+"""The record of a call that begins to wait. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from sidecar.config import ParkingConfig
+from sidecar.model import Admitted, Call, Caller, Decision, Kind
+from sidecar.parking.claim import Claim, hide, shown
+from sidecar.parking.record import Parked, State
+from sidecar.wire import json
+
+
+class Asked(Protocol):
+    """A call whose decision is ``ask``: see ``sidecar.gate.parking.Asked``."""
+
+    @property
+    def call(self) -> Call: ...
+    @property
+    def caller(self) -> Caller: ...
+    @property
+    def decision(self) -> Decision: ...
+    @property
+    def anew(self) -> Callable[[], Admitted]: ...
+
+
+def rules(decision: Decision) -> tuple[str, ...]:
+    """The rules that ask."""
+    return decision.rules or (decision.rule,)
+
+
+def record(
+    asked: Asked,
+    decision: Decision,
+    claimed: Claim,
+    *,
+    config: ParkingConfig,
+    now: float,
+    node: str,
+    lease: float,
+    labels: tuple[str, ...],
+    previous: str,
+) -> Parked:
+    """``previous`` is the id of the record before, for a person to compare with."""
+    call, caller = asked.call, asked.caller
+    args, hidden = hide(shown(call), config.redact)
+    # A text that is made of what was sent may hold what nobody is to be shown.
+    quotes = not decision.message_constant and bool(config.redact)
+    return Parked(
+        id=call.id,
+        claim=claimed.digest,
+        state=State.WAITING,
+        kind=str(call.kind),
+        method=call.method,
+        tool=call.target,
+        server=call.server,
+        upstream_name=call.upstream_name,
+        principal=caller.principal.name,
+        session=caller.session,
+        client=" ".join(filter(None, (caller.client.name, caller.client.version))),
+        trusted=call.tool is not None and call.tool.trusted,
+        definition=claimed.definition,
+        arguments=claimed.arguments,
+        args=msgspec.Raw(json.encode(args)),
+        hidden=hidden,
+        rules=rules(decision),
+        message="" if quotes else decision.message,
+        message_constant=decision.message_constant,
+        labels=labels,
+        asked_revision=decision.revision,
+        asked_at=now,
+        expires_at=now + config.expire,
+        previous=previous,
+        nodes=(node,),
+        lease=lease if call.kind is Kind.PERMISSION else 0.0,
+    )

@@ -1,0 +1,187 @@
+"""Every parked call that the store holds, in memory and without its arguments: to list, to count
+and to find what is due. Pure.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sidecar.parking import machine
+from sidecar.parking.record import Parked, State, lean
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A parked call and the version of its record."""
+
+    parked: Parked
+    version: int
+
+
+class Index:
+    """Rows by id, in the order in which they were asked."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._order: list[tuple[float, str]] = []
+        self._open: dict[str, None] = {}
+        self._waiting: dict[str, int] = {}
+        self._approvals: dict[tuple[str, str], tuple[float, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, id: str) -> Row | None:
+        """The row of an id."""
+        return self._rows.get(id)
+
+    def put(self, parked: Parked, version: int) -> Row | None:
+        """Take a record in; the row before, or ``None`` when it is new.
+
+        A version that is not newer than the one that is there changes nothing, and the row
+        itself is returned.
+        """
+        before = self._rows.get(parked.id)
+        if before is not None and before.version >= version:
+            return before
+        row = Row(_interned(lean(parked)), version)
+        self._rows[parked.id] = row
+        if before is None:
+            insort(self._order, (parked.asked_at, parked.id))
+        elif before.parked.state is State.WAITING:
+            self._count(before.parked.principal, -1)
+        if parked.state is State.WAITING:
+            self._count(parked.principal, 1)
+        if parked.open:
+            self._open[parked.id] = None
+        else:
+            self._open.pop(parked.id, None)
+        if parked.answered_at and parked.state is not State.DENIED:
+            tool = (parked.server, parked.tool)
+            newest = (parked.answered_at, parked.id)
+            self._approvals[tool] = max(newest, self._approvals.get(tool, newest))
+        return before
+
+    def drop(self, id: str) -> Row | None:
+        """The record is gone."""
+        row = self._rows.pop(id, None)
+        if row is None:
+            return None
+        parked = row.parked
+        at = self._place(parked)
+        if at is not None:
+            del self._order[at]
+        if parked.state is State.WAITING:
+            self._count(parked.principal, -1)
+        self._open.pop(id, None)
+        tool = (parked.server, parked.tool)
+        if self._approvals.get(tool, (0.0, ""))[1] == id:
+            del self._approvals[tool]
+        return row
+
+    def _place(self, parked: Parked) -> int | None:
+        from bisect import bisect_left
+
+        at = bisect_left(self._order, (parked.asked_at, parked.id))
+        return at if at < len(self._order) and self._order[at][1] == parked.id else None
+
+    def _count(self, principal: str, by: int) -> None:
+        count = self._waiting.get(principal, 0) + by
+        if count > 0:
+            self._waiting[principal] = count
+        else:
+            self._waiting.pop(principal, None)
+
+    # ------------------------------------------------------------------------------ asking
+
+    def waiting(self, principal: str) -> int:
+        """How many calls of this principal wait."""
+        return self._waiting.get(principal, 0)
+
+    @property
+    def open(self) -> int:
+        """How many calls wait, are approved or run."""
+        return len(self._open)
+
+    def still_open(self) -> Iterator[Row]:
+        """Those that something follows upon."""
+        for id in tuple(self._open):
+            row = self._rows.get(id)
+            if row is not None:
+                yield row
+
+    def due(self, now: float) -> list[str]:
+        """Ids of those that time changes by now."""
+        return [row.parked.id for row in self.still_open() if machine.overdue(row.parked, now)]
+
+    def next_due(self) -> float:
+        """When time changes the next one; infinity for never."""
+        return min((machine.deadline(row.parked) for row in self.still_open()), default=_NEVER)
+
+    def oldest_ended(self, beyond: int) -> list[str]:
+        """Ids of the oldest that have ended, as many as there are more than ``beyond``."""
+        surplus = len(self._rows) - len(self._open) - beyond
+        found: list[str] = []
+        for _, id in self._order:
+            if len(found) >= surplus:
+                break
+            if id not in self._open:
+                found.append(id)
+        return found
+
+    def last_approved(self, server: str, tool: str) -> str | None:
+        """The id of the call of this tool that was approved last."""
+        found = self._approvals.get((server, tool))
+        return found[1] if found is not None else None
+
+    def page(
+        self,
+        wanted: Callable[[Parked], bool],
+        *,
+        after: str | None,
+        limit: int,
+        oldest_first: bool = False,
+    ) -> tuple[Sequence[Row], bool]:
+        """Rows that are ``wanted``, after the one of id ``after``, and whether there are more."""
+        order = self._order if oldest_first else self._order[::-1]
+        found: list[Row] = []
+        passing = after is None
+        for _, id in order:
+            if not passing:
+                passing = id == after
+                continue
+            row = self._rows[id]
+            if wanted(row.parked):
+                if len(found) == limit:
+                    return found, True
+                found.append(row)
+        return found, False
+
+    def counts(self) -> dict[str, int]:
+        """How many there are in each state."""
+        found: dict[str, int] = {}
+        for row in self._rows.values():
+            found[row.parked.state.value] = found.get(row.parked.state.value, 0) + 1
+        return found
+
+
+_NEVER = float("inf")
+
+
+def _interned(parked: Parked) -> Parked:
+    """Names that many records share are kept once."""
+    return msgspec.structs.replace(
+        parked,
+        tool=sys.intern(parked.tool),
+        server=sys.intern(parked.server),
+        upstream_name=sys.intern(parked.upstream_name),
+        principal=sys.intern(parked.principal),
+        definition=sys.intern(parked.definition),
+        asked_revision=sys.intern(parked.asked_revision),
+        revision=sys.intern(parked.revision),
+    )
