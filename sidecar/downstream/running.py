@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sidecar.downstream.auth import Grant
 from sidecar.mcp import errors
-from sidecar.model import RequestId, RpcError
+from sidecar.model import CLIENT_CANCELLED, RequestId, RpcError
 from sidecar.wire import jsonrpc
 
 
@@ -57,7 +57,7 @@ class Running:
     def cancel(self) -> None:
         """The client wants it no longer: it ends, and no answer is owed."""
         self.cancelled = True
-        self.task.cancel()
+        self.task.cancel(CLIENT_CANCELLED)
 
     def end(self, error: RpcError, status: int | None = None) -> None:
         """We end it: ``error`` is its answer, unless it has one already.
