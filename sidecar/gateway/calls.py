@@ -14,9 +14,11 @@ from sidecar.gateway.answers import is_error, received, stamped
 from sidecar.gateway.retry import pause
 from sidecar.gateway.roster import Roster
 from sidecar.model import (
+    Admitted,
     Call,
     Caller,
     Fields,
+    NotSent,
     Refused,
     RpcError,
     Tool,
@@ -93,12 +95,37 @@ class Calls:
                 spans.decided(span, admitted.decision)
             if isinstance(admitted, Refused):
                 return _refused(admitted, call, run)
-            if not self._changed(call):
+            if not await self._outdated(call, admitted):
                 break
         else:
             raise Unavailable(
                 call.server, "the tool changes faster than its calls can be decided", ran="no"
             )
+        if admitted.settle is None:
+            return await self._run(call, caller, send, run, admitted)
+        try:
+            answer = await self._run(call, caller, send, run, admitted)
+        except BaseException as failure:
+            await admitted.settle(failure)
+            raise
+        await admitted.settle(answer)
+        return answer
+
+    async def _outdated(self, call: Call, admitted: Admitted) -> bool:
+        """Whether another thing was admitted than what would be sent now."""
+        try:
+            changed = self._changed(call)
+        except Unavailable as gone:
+            if admitted.settle is not None:
+                await admitted.settle(NotSent(gone.why))
+            raise
+        if changed and admitted.settle is not None:
+            await admitted.settle(NotSent("the tool changed as its call was about to be sent"))
+        return changed
+
+    async def _run(
+        self, call: Call, caller: Caller, send: Send, run: _Run, admitted: Admitted
+    ) -> Fields:
         notify = self._gate.notify(call, caller, admitted)
         sender = caller if notify is caller.notify else spans.answering(caller, notify)
         try:

@@ -274,6 +274,14 @@ class Gateway:
         slot = self._roster.slots.get(server)
         return slot.config if slot is not None else None
 
+    def definition(self, server: str, tool: str) -> Tool | None:
+        """A server's tool, by its own name, as it is defined now; ``None`` for one unknown."""
+        if not self._roster.fresh(server):
+            self._roster.refresh()
+        shelf = self._roster.catalog.shelf(server)
+        entry = shelf.by_key["tools"].get(tool) if shelf is not None else None
+        return entry.tool if entry is not None else None
+
     def schema(self, server: str, tool: str) -> JsonObject | None:
         """The input schema of a server's tool (its own name), as far as it has told. Only looks
         things up: it may be asked in any thread."""
