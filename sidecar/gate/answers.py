@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, cast
 
+import msgspec
+
 from sidecar.mcp.errors import denied as denied_error
 from sidecar.model import SIDECAR_META, Call, Decision, Fields, JsonObject, Kind, Refused
+from sidecar.wire import json
 
 DENIED: Final = SIDECAR_META + "denied"
 LABELS: Final = SIDECAR_META + "labels"
@@ -49,6 +52,17 @@ def with_meta(fields: Fields, key: str, value: object) -> Fields:
     meta = fields.get("_meta")
     held = cast("JsonObject", meta) if isinstance(meta, dict) else {}
     return {**fields, "_meta": {**held, key: value}}
+
+
+def carried(fields: Fields) -> list[str]:
+    """The labels that a result of ours carries."""
+    meta = fields.get("_meta")
+    if isinstance(meta, msgspec.Raw):
+        meta = json.fields(meta)
+    labels = cast("JsonObject", meta).get(LABELS) if isinstance(meta, dict) else None
+    if isinstance(labels, msgspec.Raw):
+        labels = json.decode(labels)
+    return [label for label in labels if isinstance(label, str)] if isinstance(labels, list) else []
 
 
 def labelled(fields: Fields, labels: Sequence[str]) -> Fields:

@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.config import ServerConfig
 from sidecar.events import Bus, SessionClosed, SessionOpened
-from sidecar.gate.answers import REDACTED, denied, labelled, with_meta
+from sidecar.gate.answers import REDACTED, carried, denied, labelled, with_meta
 from sidecar.gate.content import ResultContent, TextContent, untrusted
 from sidecar.gate.deciding import Asking, Decider, Held, Holder, reason
 from sidecar.gate.labels import OUTSIDE
@@ -103,9 +103,20 @@ class PolicyGate:
             return held
         if held.decision.decision == "deny":
             return denied(held.decision, call)
-        return await self._parking.hold(
+        answer = await self._parking.hold(
             Asked(call, caller, held.decision, lambda: self._decide(call, caller, calls))
         )
+        if isinstance(answer, Refused) and answer.kind == "joined":
+            return await self._shared(call, caller, answer)
+        return answer
+
+    async def _shared(self, call: Call, caller: Caller, answer: Refused) -> Refused:
+        """The answer of a call that ran for several: each of them hears what it carries."""
+        labels = carried(answer.result)
+        if labels and not await self._ledger.add(caller, labels, call.id, call.target):
+            why = "the labels of the result cannot be kept"
+            return self._store_lost(call, caller, Phase.RESULT, why)
+        return answer
 
     def _store_lost(self, call: Call, caller: Caller, phase: Phase, why: str) -> Refused:
         rule = "store/unavailable"
