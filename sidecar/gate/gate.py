@@ -253,6 +253,15 @@ class PolicyGate:
         changed = self._pins.changed(tool) is not False
         return subject.listing(caller, changed).decision != "deny"
 
+    def shows(self, kind: Kind, server: str, name: str, own: str, caller: Caller) -> bool:
+        """See the port."""
+        revision = self._decider.now()
+        if revision.lists_all:
+            return True
+        subject = revision.of_kind(server, kind, self._servers(server))
+        named = {"name": name, "upstream_name": own}
+        return subject.listing(caller, False, named).decision != "deny"
+
 
 def _nothing(decision: Decision) -> bool:
     """Whether a result goes on as it is."""

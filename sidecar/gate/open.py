@@ -8,6 +8,7 @@ from sidecar.model import (
     Caller,
     Decision,
     Fields,
+    Kind,
     Notify,
     Refused,
     RpcError,
@@ -49,5 +50,9 @@ class OpenGate:
         """Nothing follows from it."""
 
     def offers(self, tool: Tool, caller: Caller) -> bool:
+        """Always."""
+        return True
+
+    def shows(self, kind: Kind, server: str, name: str, own: str, caller: Caller) -> bool:
         """Always."""
         return True

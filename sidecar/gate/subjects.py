@@ -18,14 +18,19 @@ READ_ONLY: Final = Hints(read_only=True, destructive=False, idempotent=True, ope
 
 
 class Question:
-    """What one phase of a policy wants to know. ``fixed`` is the decision where nothing is."""
+    """What one phase of a policy wants to know.
+
+    ``fixed`` is the decision where nothing of an input can change it. A denial is decided all
+    the same: what it says may depend on the input.
+    """
 
     __slots__ = ("fixed", "parts", "phase", "policy", "roots")
 
     def __init__(self, policy: Guarded, phase: Phase) -> None:
         self.policy = policy
         self.phase = phase
-        self.fixed = policy.always(phase)
+        always = policy.always(phase)
+        self.fixed = always if _allows(always) else None
         names = policy.refs(phase)
         self.roots = frozenset(name.partition(".")[0] for name in names)
         # Of a result, only what is read is decoded; a bare `result` reads all of it.

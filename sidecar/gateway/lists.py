@@ -15,6 +15,7 @@ from sidecar.gateway.roster import Roster
 from sidecar.mcp.errors import invalid_params
 from sidecar.mcp.methods import LISTS
 from sidecar.model import Caller, Fields, JsonObject, Unroutable
+from sidecar.model import Kind as Of
 from sidecar.ports.gate import Gate
 from sidecar.wire import json
 
@@ -50,7 +51,7 @@ class Lists:
                 view,
                 cursor,
                 listed=self._roster.listed,
-                offers=self._offers(caller) if kind == "tools" else None,
+                offers=self._offers(caller) if kind == "tools" else self._shows(kind, caller),
             )
         except BadCursor:
             raise invalid_params(
@@ -114,6 +115,11 @@ class Lists:
     def _offers(self, caller: Caller) -> Callable[[Entry], bool]:
         offers = self._gate.offers
         return lambda entry: entry.tool is not None and offers(entry.tool, caller)
+
+    def _shows(self, kind: Kind, caller: Caller) -> Callable[[Entry], bool]:
+        shows = self._gate.shows
+        of = Of.PROMPT if kind == "prompts" else Of.RESOURCE
+        return lambda entry: shows(of, entry.server, entry.name, entry.key, caller)
 
     def _noted(self, fields: Fields, view: View, kind: Kind) -> Fields:
         missing = self._roster.unavailable(view, kind)

@@ -10,6 +10,7 @@ from sidecar.model import (
     Caller,
     Decision,
     Fields,
+    Kind,
     Notify,
     Refused,
     RpcError,
@@ -51,4 +52,8 @@ class Gate(Protocol):
 
     def offers(self, tool: Tool, caller: Caller) -> bool:
         """Whether the tool is listed for this caller (phase ``list``)."""
+        ...
+
+    def shows(self, kind: Kind, server: str, name: str, own: str, caller: Caller) -> bool:
+        """As ``offers`` for a prompt or a resource: its catalog name, and the server's own."""
         ...
