@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -68,7 +68,8 @@ def _one(rule: Rule, phase: Phase, given: JsonObject) -> RuleExplanation:
 # ------------------------------------------------------------------------------------ shown
 
 
-_SAID = {"matches": "matches", "fails": "FAILS", "no": "does not match", "other": "not about this"}
+_WIDTH: Final = 100
+_SAID: Final = {"matches": "matches", "fails": "FAILS", "no": "does not match", "other": "not about this"}
 
 
 def as_text(explanations: Sequence[RuleExplanation]) -> str:
@@ -84,10 +85,10 @@ def _lines(each: RuleExplanation) -> list[str]:
     if each.error is not None:
         lines.append(f"    {each.error.line}:{each.error.column}: {each.error.message}")
     if each.parts is not None:
-        lines += [f"    {line}" for line in render(each.parts).splitlines()]
+        lines += [f"    {line}" for line in render(each.parts, _WIDTH).splitlines()]
     for name, explanation in each.variables:
         lines.append(f"    where {VARIABLES}{name} is")
-        lines += [f"      {line}" for line in render(explanation).splitlines()]
+        lines += [f"      {line}" for line in render(explanation, _WIDTH).splitlines()]
     return lines
 
 
