@@ -161,6 +161,9 @@ class McpServer:
                 finally:
                     scope.busy -= 1
                     scope.used = loop.time()
+        except Unreachable as error:
+            self._unreachable(error)
+            raise
         except TimeoutError:
             raise Unavailable(
                 self.name,
@@ -322,11 +325,15 @@ class McpServer:
             else:
                 scope.leg = await self._opener.open(scope.key)
         except Unreachable as error:
-            # Then it is down for everybody, even if nobody else has noticed yet.
-            if shared is not None:
-                lose(shared.gone, error.why)
+            self._unreachable(error)
             raise
         await self._restore(scope)
+
+    def _unreachable(self, error: Unreachable) -> None:
+        """Whoever noticed it: it is down for everybody."""
+        shared = self._supervisor.leg
+        if shared is not None:
+            lose(shared.gone, error.why)
 
     def _scopes_of(self, isolation: str) -> Iterator[Scope]:
         """Wherever something of this caller's may be."""
