@@ -25,12 +25,13 @@ from sidecar.admin.routes import tools as tools_routes
 from sidecar.config import Config, Listen, ServerConfig, places, values
 from sidecar.config.reload import Change, applicable, difference
 from sidecar.config.secrets import EnvFileSecrets
-from sidecar.downstream import AgentListener, Authenticator, tokens_of
+from sidecar.downstream import AgentListener, Authenticator, principals, tokens_of
 from sidecar.downstream.join import run_joined
 from sidecar.events import Bus
 from sidecar.gate import Gatehouse
 from sidecar.gateway import Gateway
-from sidecar.model import JsonObject, ServerStatus
+from sidecar.model import Caller, JsonObject, ServerStatus
+from sidecar.parking import Parking
 from sidecar.policy.holder import PolicyHolder
 from sidecar.ports.connector import DirectConnector
 from sidecar.ports.policy import PolicyErrors
@@ -89,6 +90,7 @@ class App:
         self._secrets = EnvFileSecrets(os.environ)
         self.bus = Bus()
         self._servers: dict[str, McpServer] = {}
+        self._names: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._agent: AgentListener | None = None
         self._admin: AdminListener | None = None
@@ -101,6 +103,13 @@ class App:
         except (SecretError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
         self.policies = PolicyHolder(config.policies, config.policy, schemas=self._schema)
+        self.parking = Parking(
+            self._store,
+            config.parking,
+            revision=lambda: self.policies.current.revision,
+            bus=self.bus,
+            labels=self._labels,
+        )
         self._gatehouse = Gatehouse(
             self.policies,
             self._store,
@@ -108,10 +117,13 @@ class App:
             config,
             servers=self._server_config,
             inputs=_inputs_file(config),
+            parking=self.parking,
         )
         self.gateway = Gateway(config, self.bus, gate=self._gatehouse.gate)
+        self.parking.definition = self.gateway.definition
         # Under other policies, what is listed may be another thing.
         self.policies.listen(lambda _: self.gateway.tools_changed())
+        self.policies.listen(lambda _: self.parking.reloaded())
         self.registry = Registry(
             self._store,
             shared=values.shared(config.store),
@@ -120,6 +132,9 @@ class App:
             end=self._end,
             placed=self._place,
         )
+
+    def _labels(self, caller: Caller) -> tuple[str, ...]:
+        return self._gatehouse.ledger.of(caller)
 
     def _server_config(self, name: str) -> ServerConfig | None:
         return self.gateway.config_of(name)
@@ -154,6 +169,7 @@ class App:
             raise StartError(f"the policies do not load:\n{errors}", BAD_POLICY) from errors
         try:
             await self._gatehouse.start(self.gateway.tools)
+            await self.parking.start()
         except StoreError as error:
             raise StartError(f"store: {error}") from error
         except OSError as error:
@@ -214,6 +230,7 @@ class App:
     async def drain(self) -> None:
         """Readiness off at once, nothing new; what runs gets ``drain.grace`` seconds to end."""
         self._draining = True
+        self.parking.drain()
         if self._agent is not None:
             await self._agent.drain(self._config.drain_grace)
 
@@ -231,6 +248,7 @@ class App:
             _, late = await asyncio.wait(self._ending, timeout=CLOSE_WAIT)
             for task in late:
                 log.warning("%s did not end in time", task.get_name())
+        await self.parking.close()
         await self.policies.close()
         await self._gatehouse.close()
         await self._store.close()
@@ -276,7 +294,12 @@ class App:
         configured: list[tuple[Upstream, ServerConfig]] = [
             (server, server.config) for server in self._servers.values()
         ]
-        self.gateway.set_servers(configured + self.registry.running())
+        placed = configured + self.registry.running()
+        self.gateway.set_servers(placed)
+        names = {config.name for _, config in placed}
+        for name in self._names - names:
+            self.parking.removed(name)
+        self._names = names
 
     def servers(self) -> list[ServerStatus]:
         """Every server, sorted by name; those that only the store has say why they do not run."""
@@ -305,7 +328,11 @@ class App:
         change = difference(self._config, config)
         if not change:
             return "no setting changed"
+        gone = principals(self._config) - principals(config)
         self._config = applicable(self._config, config)
+        self.parking.reconfigure(self._config.parking)
+        for name in gone:
+            self.parking.revoked(name)
         self.gateway.reconfigure(self._config)
         await self._reconfigure_gate()
         if self._agent is not None:

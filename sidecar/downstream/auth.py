@@ -125,3 +125,8 @@ def tokens_of(config: Config, secrets: Secrets) -> list[tuple[str, Principal]] |
         principal = Principal(agent.name, agent.servers, agent.harnesses, agent.checkouts)
         tokens.append((secrets.read(agent.token), principal))
     return tokens or None
+
+
+def principals(config: Config) -> frozenset[str]:
+    """The names of all who may call."""
+    return frozenset(config.agents) or frozenset((ANYBODY.name,))
