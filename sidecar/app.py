@@ -19,6 +19,8 @@ from sidecar.admin.api import Route
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
 from sidecar.admin.roles import Actor, Role, Tokens
+from sidecar.admin.routes import pins as pins_routes
+from sidecar.admin.routes import policy as policy_routes
 from sidecar.admin.routes import servers as servers_routes
 from sidecar.admin.routes import sessions as sessions_routes
 from sidecar.admin.routes import tools as tools_routes
@@ -212,7 +214,9 @@ class App:
         return [
             *servers_routes.routes(self.servers, self.registry),
             *tools_routes.routes(self.gateway.tools),
-            *sessions_routes.routes(self._sessions),
+            *sessions_routes.routes(self._sessions, self._gatehouse.ledger),
+            *pins_routes.routes(self._gatehouse.pins, self.gateway.tools),
+            *policy_routes.routes(self.policies.status, lambda: self.policies.current),
         ]
 
     def _admin_tokens(self) -> Iterator[tuple[str, Actor]]:

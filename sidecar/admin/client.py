@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 from urllib.parse import quote, urlsplit
@@ -69,6 +69,36 @@ class AdminClient:
         """Every downstream session."""
         return self._list("sessions")
 
+    def labels(self) -> list[JsonObject]:
+        """Trust labels: ``{principal, labels: [{label, at, until, results, session}]}``."""
+        return self._list("labels", "sessions")
+
+    def clear_labels(self, principal: str) -> None:
+        """Forget a principal's labels. Raises NotFound when there are none."""
+        self._send("DELETE", f"/v1/labels/{quote(principal, safe='')}")
+
+    def pins(self) -> list[JsonObject]:
+        """Every tool: ``{name, server, upstream_name, digest, pinned, at, changed}``."""
+        return self._list("pins")
+
+    def pin(self, names: Sequence[str] | None) -> list[str]:
+        """Accept the definitions of now, of these tools or (``None``) of all; their names.
+
+        Raises:
+            NotFound: there is no such tool, and nothing was pinned.
+        """
+        body: JsonObject = {"all": True} if names is None else {"names": list(names)}
+        pinned = self._request("POST", "/v1/pins", body).get("pinned")
+        return [str(name) for name in pinned] if isinstance(pinned, list) else []
+
+    def policy(self) -> JsonObject:
+        """What is in force: ``{revision, engine, default, shipped, paths, loaded_at, …}``."""
+        return self._request("GET", "/v1/policy")
+
+    def evaluate(self, given: Mapping[str, object]) -> JsonObject:
+        """What the policies in force decide upon an input. Raises Refused for what is none."""
+        return self._request("POST", "/v1/policy/eval", given)
+
     def add(self, name: str, options: Mapping[str, object] | None = None, **more: object) -> bool:
         """Add a server, or replace one that was added; whether it is new.
 
@@ -95,8 +125,8 @@ class AdminClient:
         """Compare with the store now: ``{added, removed, changed, servers}``."""
         return self._request("POST", "/v1/reconcile")
 
-    def _list(self, noun: str) -> list[JsonObject]:
-        body = self._request("GET", f"/v1/{noun}")
+    def _list(self, noun: str, at: str = "") -> list[JsonObject]:
+        body = self._request("GET", f"/v1/{at or noun}")
         found = body.get(noun)
         if not isinstance(found, list):
             raise AdminError(f"{self._address} answered without {noun!r}: is it a sidecar?")

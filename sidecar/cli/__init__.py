@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sidecar import __version__
 
-NOUNS = ("run", "stdio", "demo", "config", "servers", "tools", "call", "policy")
+NOUNS = ("run", "stdio", "demo", "config", "servers", "tools", "sessions", "call", "policy")
 
 
 def parser() -> argparse.ArgumentParser:

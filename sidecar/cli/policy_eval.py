@@ -12,19 +12,18 @@ from sidecar.cli.policy_scope import (
     FOUND,
     USAGE,
     BadInput,
-    as_object,
     complain,
     dump,
     read_json,
     scope,
 )
-from sidecar.config.faults import did_you_mean
 from sidecar.model import Decision, JsonObject, Phase
 from sidecar.policy import PolicyErrors, describe, shapes
 from sidecar.policy.decide import CelPolicy
 from sidecar.policy.explain import as_json, as_text, explain
 from sidecar.policy.guard import Guarded
-from sidecar.policy.phases import EFFECTS, VARIABLES
+from sidecar.policy.phases import EFFECTS
+from sidecar.policy.reading import read_input
 from sidecar.policy.replay import Replayed
 from sidecar.policy.replay import replay as again
 
@@ -66,29 +65,6 @@ def _explained(policy: Guarded, phase: Phase, given: JsonObject) -> object:
     if not isinstance(policy.policy, CelPolicy):
         return None
     return as_json(explain(policy.policy, phase, given))
-
-
-def read_input(value: object) -> tuple[Phase, JsonObject]:
-    """The phase and the variables of an input.
-
-    Raises:
-        BadInput: a key or a value that no input has.
-    """
-    given = as_object(value, "the input")
-    known = frozenset().union(*VARIABLES.values())
-    for name in given:
-        if name not in known and name != "phase":
-            near = did_you_mean(name, known) or f"; it has phase, {', '.join(sorted(known))}"
-            raise BadInput(f"an input has no {name!r}{near}")
-    phases = [phase.value for phase in Phase]
-    named = given.pop("phase", "call")
-    if named not in phases:
-        raise BadInput(f"phase has to be one of {', '.join(phases)}")
-    phase = Phase(str(named))
-    for name, held in given.items():
-        if name not in ("now", "reason", "addresses") and not isinstance(held, dict):
-            raise BadInput(f"{name} has to be an object")
-    return phase, given
 
 
 def _show(decision: Decision) -> None:

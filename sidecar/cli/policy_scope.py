@@ -8,20 +8,30 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from sidecar.cli import common
 from sidecar.config.types import SHIPPED
-from sidecar.model import JsonObject
 from sidecar.policy import EngineOptions, load
 from sidecar.policy.guard import Guarded
+from sidecar.policy.reading import BadInput, as_object
 from sidecar.ports.policy import PolicyFault
 
 USAGE, BAD, FOUND = 2, 3, 4
 
-
-class BadInput(Exception):
-    """What was given is no input; the text says what it should be."""
+__all__ = [
+    "BAD",
+    "FOUND",
+    "USAGE",
+    "BadInput",
+    "Scope",
+    "as_object",
+    "complain",
+    "dump",
+    "many",
+    "read_json",
+    "scope",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +99,3 @@ def read_json(name: str, what: str) -> object:
 def many(count: int, one: str, more: str) -> str:
     """A number with its noun."""
     return f"{count} {one if count == 1 else more}"
-
-
-def as_object(value: object, what: str) -> JsonObject:
-    """A JSON object.
-
-    Raises:
-        BadInput: it is something else.
-    """
-    if not isinstance(value, dict):
-        raise BadInput(f"{what} has to be a JSON object")
-    return cast("JsonObject", value)

@@ -1,4 +1,4 @@
-"""``sidecar tools``: the catalog, for people or in a model API's format."""
+"""``sidecar tools``: the catalog, for people or in a model API's format; its pins."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     agent.arguments(parser)
     common.config_arguments(parser)
     parser.set_defaults(run=tools)
+    nouns = parser.add_subparsers(metavar="[pin|pins]", required=False)
+    listing = nouns.add_parser(
+        "pins",
+        help="whose definition is other than when it was first seen",
+        description="A tool's definition is pinned when it is first seen. Policies read "
+        "tool.changed; a changed tool of a server that was added at run time needs approval.",
+    )
+    listing.add_argument("--json", action="store_true", help="as a JSON array")
+    common.config_arguments(listing)
+    listing.set_defaults(run=pins)
+    pinning = nouns.add_parser(
+        "pin", help="accept definitions as they are now", description="After a look at them."
+    )
+    pinning.add_argument("names", metavar="NAME", nargs="*", help="tools, as they are offered")
+    pinning.add_argument("--all", action="store_true", help="every tool there is")
+    common.config_arguments(pinning)
+    pinning.set_defaults(run=pin)
 
 
 def tools(arguments: argparse.Namespace) -> int:
@@ -55,6 +72,51 @@ def tools(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         listed = [{**tool, "read_only": hint(tool, "read_only")} for tool in listed]
     common.show(listed, arguments.json, ("name", "server", "read_only", "gated"))
+    return 0
+
+
+def pins(arguments: argparse.Namespace) -> int:
+    """``sidecar tools pins``."""
+    from sidecar.admin.client import AdminError
+
+    config = common.load_config(arguments, asks=True)
+    if config is None:
+        return common.BAD_CONFIG
+    try:
+        listed = common.admin_client(config).pins()
+    except AdminError as error:
+        print(f"sidecar tools: {error}", file=sys.stderr)
+        return 1
+    if not arguments.json:
+        listed = [
+            {**row, "digest": str(row["digest"])[:12], "pinned": _short(row.get("pinned"))}
+            for row in listed
+        ]
+    common.show(listed, arguments.json, ("name", "changed", "pinned", "digest"))
+    return 0
+
+
+def _short(digest: object) -> str | None:
+    return digest[:12] if isinstance(digest, str) else None
+
+
+def pin(arguments: argparse.Namespace) -> int:
+    """``sidecar tools pin``."""
+    from sidecar.admin.client import AdminError
+
+    if bool(arguments.names) == arguments.all:
+        print("sidecar tools pin: name the tools, or say --all", file=sys.stderr)
+        return 2
+    config = common.load_config(arguments, asks=True)
+    if config is None:
+        return common.BAD_CONFIG
+    try:
+        pinned = common.admin_client(config).pin(None if arguments.all else arguments.names)
+    except AdminError as error:
+        print(f"sidecar tools: {error}", file=sys.stderr)
+        return 1
+    for name in pinned:
+        print(f"pinned {common.cell(name)}")
     return 0
 
 

@@ -1,0 +1,115 @@
+"""``/v1/pins``: definitions of tools as they were first seen, and accepting those of now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from aiohttp import web
+
+from sidecar.admin.api import Answer, Problem, Route, answer, read_object
+from sidecar.admin.openapi import refusals
+from sidecar.admin.roles import Role
+from sidecar.gate.pins import Pins
+from sidecar.model import Tool
+from sidecar.ports.store import StoreError
+
+_TEXT = {"type": "string"}
+
+PIN = {
+    "type": "object",
+    "required": ["name", "server", "upstream_name", "digest", "changed"],
+    "properties": {
+        "name": _TEXT,
+        "server": _TEXT,
+        "upstream_name": _TEXT,
+        "digest": {"type": "string", "description": "sha256 (hex) of the definition of now."},
+        "pinned": {"type": "string", "description": "The same of the pinned one."},
+        "at": {"type": "number", "description": "When it was pinned, in seconds since 1970."},
+        "changed": {"type": "boolean", "description": "Whether the two differ."},
+    },
+}
+_PINNED = {
+    "type": "object",
+    "required": ["pinned"],
+    "properties": {"pinned": {"type": "array", "items": _TEXT}},
+}
+
+
+def routes(pins: Pins, tools: Callable[[], Sequence[Tool]]) -> list[Route]:
+    """``tools`` gives the catalog of now and never waits."""
+
+    async def listing(_request: web.Request) -> web.Response:
+        return answer({"pins": pins.listing(tools())})
+
+    async def pin(request: web.Request) -> web.Response:
+        body = await read_object(request)
+        here = {tool.name: tool for tool in tools()}
+        if body.get("all") is True and set(body) == {"all"}:
+            chosen = list(here.values())
+        else:
+            names = body.get("names")
+            if set(body) != {"names"} or not isinstance(names, list) or not names:
+                raise Problem(422, "bad_names", 'send {"names": ["server__tool"]} or {"all": true}')
+            missing = [name for name in names if name not in here]
+            if missing:
+                raise Problem(
+                    404, "not_found", f"there is no tool {missing[0]!r}; nothing was pinned"
+                )
+            chosen = [here[cast("str", name)] for name in dict.fromkeys(names)]
+        try:
+            for tool in chosen:
+                await pins.pin(tool)
+        except StoreError as error:
+            raise Problem(503, "store_unavailable", f"not every tool was pinned: {error}") from None
+        return answer({"pinned": [tool.name for tool in chosen]})
+
+    return [
+        Route(
+            "GET",
+            "/v1/pins",
+            listing,
+            Role.VIEWER,
+            "tools",
+            "Every tool, and whether its definition is other than the pinned one.",
+            {
+                200: Answer(
+                    "The tools in their order.",
+                    {
+                        "type": "object",
+                        "required": ["pins"],
+                        "properties": {
+                            "pins": {"type": "array", "items": {"$ref": "#/components/schemas/Pin"}}
+                        },
+                    },
+                )
+            },
+            components={"Pin": PIN},
+        ),
+        Route(
+            "POST",
+            "/v1/pins",
+            pin,
+            Role.OPERATOR,
+            "tools",
+            "Accept definitions as they are now.",
+            {
+                200: Answer("The names of what is pinned as it is now.", _PINNED),
+                **refusals(
+                    s404="There is no such tool.",
+                    s422="It names nothing.",
+                    s503="The store is lost.",
+                ),
+            },
+            body={
+                "type": "object",
+                "properties": {
+                    "names": {"type": "array", "items": _TEXT, "minItems": 1},
+                    "all": {"const": True},
+                },
+                "minProperties": 1,
+                "maxProperties": 1,
+                "additionalProperties": False,
+            },
+        ),
+    ]

@@ -1,0 +1,92 @@
+"""``sidecar sessions list|clear``: who is connected, and what they have gathered."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import cast
+
+from sidecar.cli import common
+
+
+def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser("sessions", help="sessions of agents, and their trust labels")
+    nouns = parser.add_subparsers(metavar="WHAT", required=True)
+    listing = nouns.add_parser(
+        "list",
+        help="every session, every label, and the results that brought it",
+        description="A label such as `outside` says that its principal has seen something that "
+        "came from a server which is not trusted. The last results that brought it are named.",
+    )
+    listing.add_argument("--json", action="store_true", help="as a JSON object")
+    common.config_arguments(listing)
+    listing.set_defaults(run=list_sessions)
+    clearing = nouns.add_parser(
+        "clear",
+        help="forget a principal's labels",
+        description="For when what was read has been looked at, or its conversation is over.",
+    )
+    clearing.add_argument("principal", metavar="PRINCIPAL")
+    common.config_arguments(clearing)
+    clearing.set_defaults(run=clear)
+
+
+def list_sessions(arguments: argparse.Namespace) -> int:
+    """Ask and print."""
+    from sidecar.admin.client import AdminError
+
+    config = common.load_config(arguments, asks=True)
+    if config is None:
+        return common.BAD_CONFIG
+    try:
+        client = common.admin_client(config)
+        sessions, labels = client.sessions(), client.labels()
+    except AdminError as error:
+        print(f"sidecar sessions: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps({"sessions": sessions, "labels": labels}, indent=2, ensure_ascii=False))
+        return 0
+    if sessions:
+        common.show(sessions, False, [key for key in sessions[0] if sessions[0][key] is not None])
+    rows = [_row(str(each["principal"]), label) for each in labels for label in _labels(each)]
+    if sessions and rows:
+        print()
+    common.show(rows, False, ("principal", "label", "session", "until", "brought_by"))
+    return 0
+
+
+def _labels(of: dict[str, object]) -> list[dict[str, object]]:
+    return cast("list[dict[str, object]]", of["labels"])
+
+
+def _row(principal: str, label: dict[str, object]) -> dict[str, object]:
+    results = cast("list[dict[str, object]]", label["results"])
+    # The latest first; the same tool once.
+    targets = list(dict.fromkeys(str(each["target"]) for each in reversed(results)))
+    until = time.localtime(cast("float", label["until"]))
+    return {
+        "principal": principal,
+        "label": label["label"],
+        "session": label.get("session"),
+        "until": time.strftime("%Y-%m-%d %H:%M", until),
+        "brought_by": ", ".join(targets),
+    }
+
+
+def clear(arguments: argparse.Namespace) -> int:
+    """Ask for it."""
+    from sidecar.admin.client import AdminError
+
+    config = common.load_config(arguments, asks=True)
+    if config is None:
+        return common.BAD_CONFIG
+    try:
+        common.admin_client(config).clear_labels(arguments.principal)
+    except AdminError as error:
+        print(f"sidecar sessions: {error}", file=sys.stderr)
+        return 1
+    return 0
