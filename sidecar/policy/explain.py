@@ -69,7 +69,12 @@ def _one(rule: Rule, phase: Phase, given: JsonObject) -> RuleExplanation:
 
 
 _WIDTH: Final = 100
-_SAID: Final = {"matches": "matches", "fails": "FAILS", "no": "does not match", "other": "not about this"}
+_SAID: Final = {
+    "matches": "matches",
+    "fails": "FAILS",
+    "no": "does not match",
+    "other": "not about this",
+}
 
 
 def as_text(explanations: Sequence[RuleExplanation]) -> str:

@@ -14,7 +14,7 @@ from sidecar.config import AnnotationOverride, ServerConfig
 from sidecar.model import Definition, JsonObject, Phase, Tool
 from sidecar.policy import PolicyErrors, load
 from sidecar.policy.guard import Guarded
-from sidecar.policy.inputs import PerTool, known, tool_input
+from sidecar.policy.inputs import known, tool_input
 from sidecar.policy.suites import merged
 from tests.policy.kit import GIVEN, SERVER, Folder, decide, policy, rule
 
@@ -147,8 +147,7 @@ def asked(shipped: Guarded, tool: Tool, *labels: str) -> str:
         GIVEN,
         {"tool": {**tool_input(tool), "changed": False}, "session": {"labels": list(labels)}},
     )
-    one = PerTool(shipped).of(tool, lambda: known(tool_input(tool), SERVER))
-    found = one.decide(Phase.CALL, given)
+    found = shipped.specialise(known(tool_input(tool), SERVER)).decide(Phase.CALL, given)
     assert found.error is None
     assert found.decision == shipped.decide(Phase.CALL, given).decision
     return found.decision

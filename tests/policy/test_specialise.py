@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from sidecar.policy import EngineOptions, load
 from sidecar.policy.decide import MOST_PLANS, CelPolicy
 from sidecar.policy.engine import CelEngine
 from sidecar.policy.files import PolicyFile
-from sidecar.policy.inputs import MOST_TOOLS, PerTool, known, tool_input
+from sidecar.policy.inputs import known, tool_input
 from sidecar.policy.suites import merged
 from tests.policy.kit import GIVEN, RESULT, SERVER, Folder, decide, policy, rule
 
@@ -204,7 +203,7 @@ def test_plans_are_bounded(folder: Folder) -> None:
     assert len(loaded.policy._plans) <= MOST_PLANS
 
 
-# --------------------------------------------------------------------------------- per tool
+# -------------------------------------------------------------------------- inputs of tools
 
 
 def tool(name: str = "up__write", **over: object) -> Tool:
@@ -244,33 +243,6 @@ def test_the_input_of_a_tool() -> None:
     }
     assert "title" not in tool_input(tool(annotations={}))
     assert tool_input(tool(), Kind.ACP)["kind"] == "acp"
-
-
-def test_a_policy_for_each_tool(folder: Folder) -> None:
-    loaded = folder.load(policy(rule("r", "deny", "tool.gated")))
-    per, made = PerTool(loaded), itertools.count()
-    counted: list[int] = []
-
-    def of(one: Tool) -> str:
-        def about() -> dict[str, object]:
-            counted.append(next(made))
-            return known(tool_input(one), SERVER)
-
-        return per.of(one, about).decide(Phase.CALL, {}).decision
-
-    first, second = tool(), tool("up__other", gated=False)
-    assert [of(first), of(second), of(first), of(second)] == ["deny", "allow", "deny", "allow"]
-    assert len(counted) == 2
-    changed = tool(gated=False)
-    assert [of(changed), of(changed)] == ["allow", "allow"]
-    assert len(counted) == 3
-
-
-def test_tools_that_come_and_go_are_bounded(folder: Folder) -> None:
-    per = PerTool(folder.load(policy(rule("r", "deny", "tool.gated"))))
-    for i in range(MOST_TOOLS + 5):
-        per.of(tool(f"up__t{i}"), dict)
-    assert len(per._kept) <= MOST_TOOLS
 
 
 def test_result_and_list_are_specialised_too(folder: Folder) -> None:
