@@ -20,7 +20,7 @@ CONNECT_TIMEOUT = 10.0
 
 
 class Unreachable(Unavailable):
-    """Not this request failed but the whole server: it is not there, or not at this address."""
+    """Not this request failed but the whole server: no connection to it can be made."""
 
 
 class HttpStatus(Exception):
@@ -63,7 +63,7 @@ def refused(server: str, status: HttpStatus) -> Unavailable:
             permanent=True,
         )
     if code in (404, 405):
-        return Unreachable(
+        return Unavailable(
             server,
             f"has nothing at this address (HTTP {code}); see url of server {server}",
             ran="no",

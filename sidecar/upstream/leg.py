@@ -11,6 +11,7 @@ from sidecar.config import Limits
 from sidecar.mcp.headers import ParamHeaders
 from sidecar.model import Caller, Era, Fields, JsonObject, Principal
 from sidecar.upstream.complaints import Complaints
+from sidecar.upstream.faults import HttpStatus
 from sidecar.upstream.tasks import Tasks
 
 SELF = Caller(Principal("sidecar", ()))
@@ -116,6 +117,19 @@ async def until_gone(leg: Leg, *others: asyncio.Future[object]) -> None:
     """Wait for the first of the others or for the leg's end; nothing is cancelled."""
     waiting: set[asyncio.Future[object]] = {*others, cast("asyncio.Future[object]", leg.gone)}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+
+def doubt(host: Host, leg: Leg, status: HttpStatus, caller: Caller) -> None:
+    """Nothing is at the server's address any more, or only not for this one request.
+
+    What a caller asked for proves nothing, or one odd request after the other would take the
+    server from everybody. Listing again does: then it is us who ask.
+    """
+    if status.status in (404, 405):
+        if caller is SELF:
+            lose(leg.gone, f"has nothing at this address (HTTP {status.status})")
+        else:
+            host.stale(leg, renewed=False)
 
 
 def lose(gone: asyncio.Future[str], why: str) -> None:

@@ -18,7 +18,7 @@ from sidecar.upstream.conversation import read_result
 from sidecar.upstream.events import EventStream
 from sidecar.upstream.faults import HttpStatus, StreamEnded, Unreachable
 from sidecar.upstream.http import Hear, HttpClient
-from sidecar.upstream.leg import SELF, Hello, Host, lose
+from sidecar.upstream.leg import SELF, Hello, Host, doubt, lose
 from sidecar.upstream.notices import progress, read_params
 from sidecar.upstream.replies import reply
 from sidecar.upstream.tasks import cancelled
@@ -191,7 +191,7 @@ class LegacyHttpLeg:
             self._cancel(session, id)
             raise
         except HttpStatus as status:
-            raise self._refused(status, session) from None
+            raise self._refused(status, session, caller) from None
         except Unreachable as error:
             # Whoever noticed it.
             lose(self.gone, error.why)
@@ -203,7 +203,7 @@ class LegacyHttpLeg:
             raise SessionLost
         return read_result(host, message)
 
-    def _refused(self, status: HttpStatus, session: Session) -> Exception:
+    def _refused(self, status: HttpStatus, session: Session, caller: Caller) -> Exception:
         if lost.by_status(status, had_id=session.id is not None):
             return SessionLost()
         if status.error is not None and era.of_error(status.error) is Era.MODERN:
@@ -211,10 +211,8 @@ class LegacyHttpLeg:
             return self._http.failed("has no sessions any more", "no")
         if status.error is not None and (status.answers or status.status < 500):
             return status.error
-        refused = self._http.refused(status)
-        if isinstance(refused, Unreachable):
-            lose(self.gone, refused.why)
-        return refused
+        doubt(self._host, self, status, caller)
+        return self._http.refused(status)
 
     async def _resumed(self, session: Session, id: int, hear: Hear, ended: StreamEnded) -> Message:
         """Read on where an answer's stream broke off, if the server numbers its events.

@@ -13,7 +13,7 @@ from sidecar.upstream import lost, prepare
 from sidecar.upstream.conversation import read_result
 from sidecar.upstream.faults import HttpStatus, StreamEnded, Unreachable
 from sidecar.upstream.http import HttpClient
-from sidecar.upstream.leg import SELF, Hello, Host, lose
+from sidecar.upstream.leg import SELF, Hello, Host, doubt, lose
 from sidecar.upstream.listener import Listener
 from sidecar.upstream.notices import progress, read_params
 from sidecar.wire import jsonrpc
@@ -96,16 +96,14 @@ class ModernHttpLeg:
                 partial(self._heard, id, caller),
             )
         except HttpStatus as status:
-            if lost.by_status(status, had_id=False):
+            if not status.answers and lost.by_status(status, had_id=False):
                 # In its place is a server of the other era.
                 lose(self.gone, "wants sessions now")
                 raise self._http.failed("wants sessions now", "no") from None
             if status.error is not None and (status.answers or status.status < 500):
                 raise status.error from None
-            refused = self._http.refused(status)
-            if isinstance(refused, Unreachable):
-                lose(self.gone, refused.why)
-            raise refused from None
+            doubt(host, self, status, caller)
+            raise self._http.refused(status) from None
         except StreamEnded as ended:
             raise Unavailable(host.name, str(ended), ran="maybe") from None
         except Unreachable as error:

@@ -985,6 +985,28 @@ async def test_a_port_that_speaks_something_else(make, scheme, why) -> None:
         await server.close()
 
 
+async def test_an_odd_answer_to_one_caller_takes_the_server_from_nobody(
+    make, fake, era, watch
+) -> None:
+    up = await fake(eras=(era,), stateful=False)
+    server = make(up.url)
+    await server.settled()
+    up.on["completion/complete"] = garbage(status=404)
+    lists = len(up.of("tools/list"))
+    with pytest.raises(Unavailable) as caught:
+        await server.request("completion/complete", {}, caller(era=Era(era)))
+    assert caught.value.ran == "no"
+    await until(lambda: len(up.of("tools/list")) > lists)
+    assert watch.states() == ["connecting", "ready"]
+    # But when nothing of it is there any more, it is down.
+    up.on |= dict.fromkeys(("tools/list", "tools/call echo"), garbage(status=404))
+    up.on |= dict.fromkeys(("initialize", "server/discover"), garbage(status=404))
+    with pytest.raises(Unavailable):
+        await call(server, who=caller(era=Era(era)))
+    await until(lambda: watch.counts() == [2, 0])
+    assert "HTTP 404" in str(server.status.error)
+
+
 @pytest.mark.parametrize("code", [-32022, -32021, -32020])
 async def test_a_modern_refusal_of_the_probe_is_answered_in_the_modern_era(
     make, fake, code
