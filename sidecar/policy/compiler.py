@@ -226,6 +226,7 @@ class Compiler:
                 text = constant
         if condition is None or (message is not None and said is None and constant is None):
             return None
+        names = condition.references | (said.references if said is not None else frozenset())
         reads = own_variables(when[1]) | (own_variables(message[1]) if message else set())
         return Rule(
             id=f"{self._document.name}/{rule.id}",
@@ -241,6 +242,7 @@ class Compiler:
             line=rule.line,
             column=rule.column,
             labels=rule.labels,
+            roots=frozenset(name.partition(".")[0] for name in names),
             variables=tuple(
                 (name, self._variables[name][1].text, self._variables[name][0])
                 for name in sorted(own_variables(when[1]))

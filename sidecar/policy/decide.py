@@ -117,6 +117,7 @@ class Specialised(CelPolicy):
         if subject is not None:
             rules = [rule for rule in rules if rule.matcher.takes(subject)]
         environments: dict[int, Environment] = {}
+        roots = {name.partition(".")[0] for name in self._known}
 
         def special(program: Runnable) -> Runnable:
             env = environments.get(id(program.env))
@@ -125,12 +126,15 @@ class Specialised(CelPolicy):
             return program.specialise(self._known, env)
 
         def known(rule: Rule) -> Rule:
+            matcher = rule.matcher if subject is None else EVERYTHING
+            if roots.isdisjoint(rule.roots):
+                # It reads nothing of what is known: what was compiled once will do for all.
+                return replace(rule, matcher=matcher)
             text, message = rule.text, rule.message
             if message is not None:
                 message = special(message)
                 if message.constant:
                     text, message = message_text(message.evaluate(empty_frame()), rule), None
-            matcher = rule.matcher if subject is None else EVERYTHING
             return replace(
                 rule, when=special(rule.when), text=text, message=message, matcher=matcher
             )

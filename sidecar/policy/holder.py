@@ -177,7 +177,7 @@ class PolicyHolder:
         return names.digest() + digest(found)
 
     def status(self) -> JsonObject:
-        """``{revision, engine, default, loaded_at, rules, warnings, error}`` for the admin API.
+        """``{revision, engine, default, shipped, paths, loaded_at, warnings, error}``.
 
         ``error`` is absent while the files as they are now are in force.
         """

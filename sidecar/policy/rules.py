@@ -104,8 +104,9 @@ class Rule:
 
     ``id`` is ``policy/id``. ``scope`` tells policies with variables apart (0: it reads none),
     because their values are kept once a decision. ``message`` is ``None`` where ``text``, a
-    constant, is all there is. ``variables`` are the policy's own that the condition reads: name,
-    text and tree, for explanations.
+    constant, is all there is. ``roots`` are the variables of the input that it reads.
+    ``variables`` are the policy's own that the condition reads: name, text and tree, for
+    explanations.
     """
 
     id: str
@@ -124,6 +125,7 @@ class Rule:
     variables: tuple[tuple[str, str, Node], ...] = ()
     redaction: Redaction | None = None
     labels: tuple[str, ...] = ()
+    roots: frozenset[str] = frozenset()
 
     @property
     def references(self) -> frozenset[str]:
