@@ -114,8 +114,10 @@ def parse_authority(text: str, default_port: int | None = None) -> Target:
     """
     if len(text) > LONGEST:
         raise Ambiguous("too-long")
-    if any(c <= " " or c in "\\\x7f/?#" for c in text):
+    if any(c <= " " or c in "\\\x7f" for c in text):
         raise Ambiguous("characters")
+    if any(c in "/?#" for c in text):
+        raise Ambiguous("authority")
     host, port, address = _authority(text, default_port)
     return Target("connect", host, port, "", "", address)
 

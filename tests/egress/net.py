@@ -83,7 +83,8 @@ async def serving(
     seen = Seen(host)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.read()
+        # Not request.read(), which bounds a body to a megabyte.
+        body = await request.content.read()
         seen.requests.append((request.method, request.path_qs, dict(request.headers), body))
         return await handler(request)
 
