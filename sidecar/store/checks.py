@@ -43,7 +43,12 @@ def check_write(key: str, value: bytes, expires: float | None) -> None:
 def check_version(key: str, expected: int, found: int) -> None:
     """Raises Conflict. ``found`` is ABSENT when there is no live record."""
     if expected not in (ANY, found):
-        raise Conflict(f"{key}: changed by somebody else (expected {expected}, is {found})")
+        raise conflict(key, expected, found)
+
+
+def conflict(key: str, expected: int, found: int) -> Conflict:
+    """For a store that compares by itself."""
+    return Conflict(f"{key}: changed by somebody else (expected {expected}, is {found})")
 
 
 def live(record: Record | None, now: float) -> Record | None:
@@ -51,3 +56,18 @@ def live(record: Record | None, now: float) -> Record | None:
     if record is None or (record.expires is not None and record.expires <= now):
         return None
     return record
+
+
+def after(prefix: str) -> str | None:
+    """The first text that sorts after everything with this prefix, ``None`` when there is none.
+
+    Keys sort by code point, which is also the order of their UTF-8 bytes.
+    """
+    while prefix:
+        last = ord(prefix[-1]) + 1
+        if 0xD800 <= last <= 0xDFFF:
+            last = 0xE000
+        if last <= 0x10FFFF:
+            return prefix[:-1] + chr(last)
+        prefix = prefix[:-1]
+    return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from sidecar.ports.store import ABSENT, ANY, Change, Record, StoreError
-from sidecar.store.checks import check_key, check_prefix, check_version, check_write, live
+from sidecar.store.checks import after, check_key, check_prefix, check_version, check_write, live
 from sidecar.store.sqlite_file import MIGRATIONS, explained, open_file
 from sidecar.store.watching import Hub, Watch
 
@@ -356,12 +356,12 @@ class SqliteStore:
         return found != ABSENT
 
     def _list(self, prefix: str) -> Records:
-        after = _after(prefix)
+        end = after(prefix)
         rows = self._db.execute(
             "SELECT key, value, version, expires FROM records WHERE key >= ?"
-            + ("" if after is None else " AND key < ?")
+            + ("" if end is None else " AND key < ?")
             + " ORDER BY key",
-            (prefix,) if after is None else (prefix, after),
+            (prefix,) if end is None else (prefix, end),
         )
         now = self._clock()
         return [record for row in rows if (record := live(Record(*row), now))]
@@ -431,21 +431,6 @@ class SqliteStore:
         """Grows when another connection commits; our own commits leave it as it is."""
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version)
-
-
-def _after(prefix: str) -> str | None:
-    """The first text that sorts after everything with this prefix, ``None`` when there is none.
-
-    SQLite compares UTF-8 byte by byte, which is the order of code points.
-    """
-    while prefix:
-        last = ord(prefix[-1]) + 1
-        if 0xD800 <= last <= 0xDFFF:
-            last = 0xE000
-        if last <= 0x10FFFF:
-            return prefix[:-1] + chr(last)
-        prefix = prefix[:-1]
-    return None
 
 
 def from_url(url: str) -> SqliteStore:

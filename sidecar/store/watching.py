@@ -81,6 +81,17 @@ class Hub:
             self._watches.add(watch)
         return watch
 
+    def add(self, watch: Watch) -> None:
+        """Take in a watch that was made elsewhere; it is told what is published from now on."""
+        if self._closed:
+            watch.finish()
+        else:
+            self._watches.add(watch)
+
+    def prefixes(self) -> set[str]:
+        """What is watched."""
+        return {watch.prefix for watch in self._watches}
+
     def publish(self, changes: Iterable[Change]) -> None:
         """Tell every watch."""
         watches = list(self._watches)
