@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import aiohttp
 import uvloop
 
 from bench import report
 from bench.extras import EXTRAS, Measured
-from bench.load import Slice, run_slice
+from bench.load import CallFailed, Slice, run_slice
 from bench.targets import Target, fastmcp, floor, sidecar, upstream
 from tests.kit import processes
 from tests.peers import peers
@@ -78,7 +79,11 @@ def measure(
                     at_once=at_once,
                     seconds=seconds,
                 )
-                measured = runner.run(work)
+                try:
+                    measured = runner.run(work)
+                except (aiohttp.ClientError, CallFailed) as failed:
+                    print(f"{target.name} does not answer: {failed}", flush=True)
+                    measured = Slice(seconds, errors=[repr(failed)])
                 measured.cpu = processes.cpu_seconds(target.pids()) - before
                 slices.setdefault((target.name, at_once), []).append(measured)
             print(f"round {number + 1} of {rounds} is done", flush=True)

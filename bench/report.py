@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.extras import Measured
@@ -26,15 +26,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def summary(slices: Sequence[Slice], direct: Sequence[Slice]) -> dict[str, float]:
     """The medians of one target at one concurrency."""
-    median = statistics.median
-    calls = sum(s.calls for s in slices)
+
+    def median(values: Iterable[float]) -> float:
+        found = list(values)
+        return statistics.median(found) if found else 0.0
+
+    worked = [(s, d) for s, d in zip(slices, direct, strict=True) if s.calls and d.calls]
     return {
-        "rate": median(s.rate for s in slices),
-        "ratio": median(s.rate / d.rate for s, d in zip(slices, direct, strict=True)),
-        "p50_ms": median(s.quantile(0.5) for s in slices) * 1e3,
-        "p99_ms": median(s.quantile(0.99) for s in slices) * 1e3,
-        "cpu_ms": median(s.cpu / max(1, s.calls) for s in slices) * 1e3,
-        "calls": calls,
+        "rate": median(s.rate for s, _ in worked),
+        "ratio": median(s.rate / d.rate for s, d in worked),
+        "p50_ms": median(s.quantile(0.5) for s, _ in worked) * 1e3,
+        "p99_ms": median(s.quantile(0.99) for s, _ in worked) * 1e3,
+        "cpu_ms": median(s.cpu / s.calls for s, _ in worked) * 1e3,
+        "calls": sum(s.calls for s in slices),
         "errors": sum(len(s.errors) for s in slices),
     }
 

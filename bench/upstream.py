@@ -126,6 +126,24 @@ async def answer(message: Message, tools: list[Message], modern: bool) -> bytes:
 # ------------------------------------------------------------------------------------- HTTP
 
 
+async def listen(request: web.Request, message: Message) -> web.StreamResponse:
+    """``subscriptions/listen``: acknowledged, and then nothing ever comes."""
+    meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
+    params = {"notifications": message["params"].get("notifications", {}), "_meta": meta}
+    method = "notifications/subscriptions/acknowledged"
+    first = encode({"jsonrpc": "2.0", "method": method, "params": params})
+    return await hold(request, b"data: " + first + b"\n\n")
+
+
+async def hold(request: web.Request, first: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    while True:
+        await response.write(first)
+        first = b": still here\n\n"
+        await asyncio.sleep(15)
+
+
 async def in_chunks(request: web.Request, body: bytes) -> web.StreamResponse:
     """Without a length beforehand, so that only reading tells how much it is."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -140,6 +158,8 @@ async def post(request: web.Request) -> web.StreamResponse:
     if "id" not in message or "method" not in message:
         return web.Response(status=202)
     modern = request.headers.get("MCP-Protocol-Version") == MODERN
+    if modern and message["method"] == "subscriptions/listen":
+        return await listen(request, message)
     tools = MANY if "many" in request.match_info else TOOLS
     headers = {}
     if message["method"] == "initialize":
@@ -154,11 +174,7 @@ async def post(request: web.Request) -> web.StreamResponse:
 
 async def get(request: web.Request) -> web.StreamResponse:
     """A stream on which nothing ever comes."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    while True:
-        await asyncio.sleep(15)
-        await response.write(b": still here\n\n")
+    return await hold(request, b": hello\n\n")
 
 
 async def delete(request: web.Request) -> web.Response:
