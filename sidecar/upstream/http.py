@@ -47,7 +47,7 @@ Hear = Callable[[Message], None]
 
 
 class HttpClient:
-    """The connections to one server. ``open`` before use, ``close`` when nothing uses it."""
+    """The connections to one server. ``refresh`` before use, ``close`` when nothing uses it."""
 
     def __init__(
         self,
