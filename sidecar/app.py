@@ -29,13 +29,13 @@ from sidecar.config.reload import Change, applicable, difference
 from sidecar.config.secrets import EnvFileSecrets
 from sidecar.downstream import AgentListener, Authenticator, principals, tokens_of
 from sidecar.downstream.join import run_joined
+from sidecar.egress.house import HERE, Egress
 from sidecar.events import Bus
 from sidecar.gate import Gatehouse
 from sidecar.gateway import Gateway
 from sidecar.model import Caller, JsonObject, ServerStatus
 from sidecar.parking import Parking
 from sidecar.policy.holder import PolicyHolder
-from sidecar.ports.connector import DirectConnector
 from sidecar.ports.policy import PolicyErrors
 from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
@@ -43,7 +43,7 @@ from sidecar.ports.upstream import Upstream
 from sidecar.store import open_store
 from sidecar.supervisor import SECOND_INTERRUPT
 from sidecar.upstream import McpServer
-from sidecar.upstream.registry import Registry, Rules
+from sidecar.upstream.registry import Denial, Registry, Rules
 from sidecar.watch import FileWatch
 
 log = logging.getLogger("sidecar")
@@ -102,6 +102,7 @@ class App:
         try:
             self._auth = Authenticator(tokens_of(config, self._secrets))
             self._store = open_store(config.store)
+            self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
         except (SecretError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
         self.policies = PolicyHolder(config.policies, config.policy, schemas=self._schema)
@@ -133,10 +134,17 @@ class App:
             make=self._make,
             end=self._end,
             placed=self._place,
+            check=self._may_be_added,
         )
 
     def _labels(self, caller: Caller) -> tuple[str, ...]:
         return self._gatehouse.ledger.of(caller)
+
+    async def _may_be_added(self, config: ServerConfig) -> Denial | None:
+        checked = await self.egress.added(config)
+        if checked.ok:
+            return None
+        return Denial(checked.decision.rule, checked.decision.message or checked.verdict.text)
 
     def _server_config(self, name: str) -> ServerConfig | None:
         return self.gateway.config_of(name)
@@ -176,6 +184,7 @@ class App:
             raise StartError(f"store: {error}") from error
         except OSError as error:
             raise StartError(f"policy.record: {_recording(error)}") from error
+        await self._start_proxy(listen)
         self._use_servers(self._config.servers.values())
         await self.registry.start()
         if not listen:
@@ -202,6 +211,15 @@ class App:
             with _binding("health.listen", self._config.health):
                 health = await self._health.start(self._config.health)
         return Ready(mcp=f"{agent}/mcp" if agent else "", admin=admin, health=health)
+
+    async def _start_proxy(self, listen: bool) -> None:
+        """Before the servers, which may be told of it. Children have one without listeners too."""
+        address = self._config.proxy_listen
+        if address is not None and not listen:
+            address = HERE
+        if address is not None:
+            with _binding("egress.proxy.listen", address):
+                log.info("the forward proxy listens on %s", await self.egress.start(address))
 
     async def _start_admin(self, listen: Listen) -> str:
         tokens = Tokens(self._admin_tokens())
@@ -235,8 +253,14 @@ class App:
         """Readiness off at once, nothing new; what runs gets ``drain.grace`` seconds to end."""
         self._draining = True
         self.parking.drain()
-        if self._agent is not None:
-            await self._agent.drain(self._config.drain_grace)
+        grace = self._config.drain_grace
+        proxied = asyncio.create_task(self.egress.drain(grace), name="drain of the proxy")
+        try:
+            if self._agent is not None:
+                await self._agent.drain(grace)
+            await proxied
+        finally:
+            proxied.cancel()
 
     async def close(self) -> None:
         """End everything, in the reverse order. Idempotent."""
@@ -252,6 +276,7 @@ class App:
             _, late = await asyncio.wait(self._ending, timeout=CLOSE_WAIT)
             for task in late:
                 log.warning("%s did not end in time", task.get_name())
+        await self.egress.close()
         await self.parking.close()
         await self.policies.close()
         await self._gatehouse.close()
@@ -289,7 +314,8 @@ class App:
             bus=self.bus,
             limits=self._config.limits,
             secrets=self._secrets,
-            connector=DirectConnector(),
+            connector=self.egress.connector(config),
+            proxy=self.egress.proxy,
             source="runtime" if config.runtime else "configured",
         )
 
@@ -327,6 +353,7 @@ class App:
         try:
             # Also when nothing else changed: a rotated token is a new value at the same place.
             self._auth.update(tokens_of(config, self._secrets))
+            self.egress.update(config)
         except (SecretError, ValueError) as error:
             raise StartError(str(error)) from error
         change = difference(self._config, config)

@@ -140,11 +140,11 @@ class EgressCheck:
         *,
         proxy_never: Never | None = None,
     ) -> None:
-        """``proxy_never`` holds for the reason ``proxy``."""
+        """``proxy_never`` holds for the reason ``proxy``, and may be set to another."""
         self._policy = policy
         self._resolver = resolver
         self._bus = bus
-        self._proxy_never = proxy_never
+        self.proxy_never = proxy_never
 
     @property
     def revision(self) -> str:
@@ -245,9 +245,9 @@ class EgressCheck:
             return _deny(decision, verdict.why, verdict.text)
         if not verdict.addresses:
             return _deny(decision, "unresolved", CLASSES["unresolved"])
-        if reason == "proxy" and self._proxy_never is not None:
+        if reason == "proxy" and self.proxy_never is not None:
             for address in verdict.addresses:
-                why = self._proxy_never(address)
+                why = self.proxy_never(address)
                 if why is not None:
                     return _deny(decision, "own", f"the forward proxy never dials {why}")
         return decision

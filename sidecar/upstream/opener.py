@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from sidecar.config import ServerConfig
 from sidecar.model import Era, RpcError, Unavailable
+from sidecar.ports.proxy import ChildProxy
 from sidecar.ports.secrets import Secrets
 from sidecar.upstream import era as eras
 from sidecar.upstream.faults import HttpStatus, StreamEnded
@@ -43,12 +44,18 @@ class Opener:
     """Opens legs; whoever asked for one ends it. Every failure is an ``Unavailable``."""
 
     def __init__(
-        self, host: Host, config: ServerConfig, secrets: Secrets, http: HttpClient | None
+        self,
+        host: Host,
+        config: ServerConfig,
+        secrets: Secrets,
+        http: HttpClient | None,
+        proxy: ChildProxy | None = None,
     ) -> None:
         self._host = host
         self._config = config
         self._secrets = secrets
         self._http = http
+        self._proxy = proxy
         self._era: Era | None = None
         self._failures = 0
 
@@ -200,7 +207,7 @@ class Opener:
         return leg
 
     async def _start(self, isolation: str) -> StdioLeg:
-        return await StdioLeg.start(self._host, self._config, self._secrets, isolation)
+        return await StdioLeg.start(self._host, self._config, self._secrets, isolation, self._proxy)
 
     async def _initialize_or_discover(self, leg: StdioLeg, known: Era | None) -> Hello:
         try:

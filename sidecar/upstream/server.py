@@ -24,6 +24,7 @@ from sidecar.model import (
     Unavailable,
 )
 from sidecar.ports.connector import Connector
+from sidecar.ports.proxy import ChildProxy
 from sidecar.ports.secrets import Secrets
 from sidecar.upstream.complaints import Complaints
 from sidecar.upstream.faults import Unreachable
@@ -68,8 +69,10 @@ class McpServer:
         secrets: Secrets,
         connector: Connector,
         source: Literal["configured", "runtime"] = "configured",
+        proxy: ChildProxy | None = None,
     ) -> None:
-        """``name`` is the sidecar's own, as events tell it."""
+        """``name`` is the sidecar's own, as events tell it. ``proxy`` is for processes that
+        are to use it."""
         self.config = config
         self.limits = limits
         self.tasks = Tasks()
@@ -80,7 +83,7 @@ class McpServer:
         self._http: HttpClient | None = None
         if not self._stdio:
             self._http = HttpClient(self, config, secrets, connector)
-        self._opener = Opener(self, config, secrets, self._http)
+        self._opener = Opener(self, config, secrets, self._http, proxy)
         self._lister = Lister(limits, self.complaints, config.timeout)
         self._own = Scopes(
             config.name,

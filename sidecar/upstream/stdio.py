@@ -9,6 +9,7 @@ from contextlib import suppress
 from sidecar.children import Child, SpawnError, spawn
 from sidecar.config import ServerConfig
 from sidecar.model import Caller, Era, Fields, JsonObject, Unavailable
+from sidecar.ports.proxy import ChildProxy, Grant, NoProxy
 from sidecar.ports.secrets import SecretError, Secrets
 from sidecar.upstream import prepare
 from sidecar.upstream.conversation import Conversation
@@ -42,17 +43,32 @@ def environment(config: ServerConfig, secrets: Secrets) -> Mapping[str, str]:
     return found
 
 
+def granted(config: ServerConfig, proxy: ChildProxy | None) -> Grant | None:
+    """A process's access to the forward proxy, where it is to use it. Raises Unavailable."""
+    if config.egress != "proxy":
+        return None
+    try:
+        if proxy is None:
+            raise NoProxy("there is no forward proxy")
+        return proxy.grant(config)
+    except NoProxy as error:
+        raise Unavailable(config.name, f"egress: {error}", ran="no", permanent=True) from None
+
+
 class StdioLeg:
     """One process. It is started by ``start`` and is of use until it exits or closes stdout."""
 
     over_http = False
 
-    def __init__(self, host: Host, child: Child, isolation: str = "") -> None:
+    def __init__(
+        self, host: Host, child: Child, isolation: str = "", grant: Grant | None = None
+    ) -> None:
         self.hello = Hello(Era.LEGACY, "", {})
         self.isolation = isolation
         self.gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._host = host
         self._child = child
+        self._grant = grant
         self._listener: Listener | None = None
         self._ended = False
         self.conversation = Conversation(host, self._send, self._prepare, self._heard, "line")
@@ -60,15 +76,27 @@ class StdioLeg:
 
     @classmethod
     async def start(
-        cls, host: Host, config: ServerConfig, secrets: Secrets, isolation: str = ""
+        cls,
+        host: Host,
+        config: ServerConfig,
+        secrets: Secrets,
+        isolation: str = "",
+        proxy: ChildProxy | None = None,
     ) -> StdioLeg:
         """Start the process; nothing is said to it yet. Raises Unavailable."""
         env = environment(config, secrets)
+        grant = granted(config, proxy)
+        if grant is not None:
+            env = {**env, **grant.env}
         try:
             child = await spawn(config.command, env=env, cwd=config.cwd, name=config.name)
-        except SpawnError as error:
-            raise Unavailable(config.name, str(error), ran="no") from None
-        return cls(host, child, isolation)
+        except BaseException as error:
+            if grant is not None:
+                grant.revoke()
+            if isinstance(error, SpawnError):
+                raise Unavailable(config.name, str(error), ran="no") from None
+            raise
+        return cls(host, child, isolation, grant)
 
     def speak(self, era: Era) -> None:
         """Say what comes next in the way of this era."""
@@ -107,7 +135,11 @@ class StdioLeg:
         if self._listener is not None:
             await self._listener.end()
         # Its stdout is read until the end: a child that still writes must be able to.
-        await self._child.end(GRACE)
+        try:
+            await self._child.end(GRACE)
+        finally:
+            if self._grant is not None:
+                self._grant.revoke()
         await cancelled(self._reader)
         self.conversation.over("the server was ended")
 
