@@ -74,11 +74,17 @@ def join(one: Account, other: Account) -> Account:
     for account in (one, other):
         for key, entry in account.entries.items():
             if entry.at > cleared:
-                held = entries.get(key)
-                entries[key] = entry if held is None else _both(held, entry)
+                held, valid = entries.get(key), _since(entry, cleared)
+                entries[key] = valid if held is None else _both(held, valid)
     if len(entries) > MOST_ENTRIES:
         entries = _wide(entries)
     return Account(cleared, entries)
+
+
+def _since(entry: Entry, cleared: float) -> Entry:
+    if not entry.sources or entry.sources[0].at > cleared:
+        return entry
+    return Entry(entry.at, tuple(source for source in entry.sources if source.at > cleared))
 
 
 def _both(one: Entry, other: Entry) -> Entry:

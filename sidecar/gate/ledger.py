@@ -175,6 +175,7 @@ class Ledger:
         if self._kept(book, news):
             self._remember(book, news)
             return True
+        known = self._known(book, news)
         if not self._lost:
             self._remember(book, news)
             try:
@@ -183,7 +184,7 @@ class Ledger:
                 self._lose(error)
             else:
                 return True
-        return self._wait(book, news)
+        return self._wait(book, news, known)
 
     def note(self, caller: Caller, labels: Iterable[str], call: str, target: str) -> bool:
         """As ``add`` for what cannot wait; the store hears of it right after."""
@@ -191,7 +192,7 @@ class Ledger:
         if self._kept(book, news):
             self._remember(book, news)
             return True
-        return self._wait(book, news)
+        return self._wait(book, news, self._known(book, news))
 
     def _bring(
         self, caller: Caller, labels: Iterable[str], call: str, target: str
@@ -221,11 +222,13 @@ class Ledger:
         book.account = join(without_expired(book.account, expired), news)
         book.shown_until = 0.0
 
-    def _wait(self, book: _Book, news: Account) -> bool:
+    def _known(self, book: _Book, news: Account) -> bool:
+        """Whether the news are but a later time."""
+        return covers(book.account, news, float("inf"))
+
+    def _wait(self, book: _Book, news: Account, known: bool) -> bool:
         waiting = sum(len(each.account.entries) for each in self._waiting.values())
-        if waiting + len(news.entries) > MOST_WAITING and not covers(
-            book.account, news, float("inf")
-        ):
+        if waiting + len(news.entries) > MOST_WAITING and not known:
             return False
         self._remember(book, news)
         self._waiting[book.principal] = book

@@ -60,6 +60,7 @@ class _Work:
     """A result while things are taken out. ``values`` has the parts that were read."""
 
     def __init__(self, fields: Fields, typed: bool) -> None:
+        self._original = fields
         self._fields = dict(fields)
         self._before: dict[str, object] = {}
         self._values: dict[str, object] = {}
@@ -200,7 +201,7 @@ class _Work:
     def finish(self, limit: int) -> Fields:
         """The fields, those that are as they were still unread."""
         if not self._changed:
-            return self._fields
+            return self._original
         size = 0
         for key, value in self._values.items():
             if value is not self._before[key]:
