@@ -19,6 +19,7 @@ from sidecar.admin.api import Route
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
 from sidecar.admin.roles import Actor, Role, Tokens
+from sidecar.admin.routes import egress as egress_routes
 from sidecar.admin.routes import pins as pins_routes
 from sidecar.admin.routes import policy as policy_routes
 from sidecar.admin.routes import servers as servers_routes
@@ -235,6 +236,7 @@ class App:
             *sessions_routes.routes(self._sessions, self._gatehouse.ledger),
             *pins_routes.routes(self._gatehouse.pins, self.gateway.tools),
             *policy_routes.routes(self.policies.status, lambda: self.policies.current),
+            *egress_routes.routes(self.egress, self._server_config),
         ]
 
     def _admin_tokens(self) -> Iterator[tuple[str, Actor]]:

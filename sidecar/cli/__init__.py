@@ -12,7 +12,18 @@ from collections.abc import Sequence
 
 from sidecar import __version__
 
-NOUNS = ("run", "stdio", "demo", "config", "servers", "tools", "sessions", "call", "policy")
+NOUNS = (
+    "run",
+    "stdio",
+    "demo",
+    "config",
+    "servers",
+    "tools",
+    "sessions",
+    "call",
+    "policy",
+    "egress",
+)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -58,9 +58,12 @@ class Egress:
         """The check of a server that is to be added."""
         return await self.check.url(config.url, "added", About.of(config))
 
-    async def asked(self, url: str, reason: Reason = "added") -> Checked:
-        """What the check says of a URL that nobody dials now."""
-        return await self.check.url(url, reason, NOBODY, asked=True)
+    async def asked(
+        self, url: str, reason: Reason = "added", config: ServerConfig | None = None
+    ) -> Checked:
+        """What the check says of a URL that nobody dials now, for a server or for nobody."""
+        about = NOBODY if config is None else About.of(config)
+        return await self.check.url(url, reason, about, asked=True)
 
     async def drain(self, grace: float) -> None:
         """Take nothing new; what runs gets ``grace`` seconds."""
