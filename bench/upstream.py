@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import uuid
 from collections.abc import Mapping
@@ -138,18 +139,22 @@ async def listen(request: web.Request, message: Message) -> web.StreamResponse:
 async def hold(request: web.Request, first: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    while True:
-        await response.write(first)
-        first = b": still here\n\n"
-        await asyncio.sleep(15)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await response.write(first)
+            first = b": still here\n\n"
+            await asyncio.sleep(15)
+    return response
 
 
 async def in_chunks(request: web.Request, body: bytes) -> web.StreamResponse:
     """Without a length beforehand, so that only reading tells how much it is."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
-    for start in range(0, len(body), CHUNK):
-        await response.write(body[start : start + CHUNK])
+    # Whoever has enough hangs up.
+    with contextlib.suppress(ConnectionError):
+        for start in range(0, len(body), CHUNK):
+            await response.write(body[start : start + CHUNK])
     return response
 
 
