@@ -175,23 +175,31 @@ async def migrate(connection: Connection, migrations: Sequence[str] = MIGRATIONS
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"{NAME}: the database has the encoding {encoding}; make one with UTF8")
-    newest = len(migrations)
-    if await _version(connection) == newest:
+    if await _version(connection) == len(migrations):
         return
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
-        version = await _version(connection)
-        if version > newest:
-            raise StoreError(
-                f"{NAME}: it has schema version {version}, and this sidecar knows {newest} at "
-                "most; it was left as it is. Run the newer sidecar, or use another database"
-            )
-        if version == 0:
-            await connection.execute("CREATE TABLE sidecar_schema (version integer NOT NULL)")
-            await connection.execute("INSERT INTO sidecar_schema VALUES (0)")
-        for step in migrations[version:]:
-            await connection.execute(step)
-        await connection.execute("UPDATE sidecar_schema SET version = $1", newest)
+    # Before the transaction: what another node made meanwhile is seen for certain by one that
+    # begins after the lock was granted.
+    await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATING)
+    try:
+        async with connection.transaction():
+            await _migrate(connection, migrations)
+    finally:
+        await connection.execute("SELECT pg_advisory_unlock($1)", _MIGRATING)
+
+
+async def _migrate(connection: Connection, migrations: Sequence[str]) -> None:
+    newest, version = len(migrations), await _version(connection)
+    if version > newest:
+        raise StoreError(
+            f"{NAME}: it has schema version {version}, and this sidecar knows {newest} at most; "
+            "it was left as it is. Run the newer sidecar, or use another database"
+        )
+    if version == 0:
+        await connection.execute("CREATE TABLE sidecar_schema (version integer NOT NULL)")
+        await connection.execute("INSERT INTO sidecar_schema VALUES (0)")
+    for step in migrations[version:]:
+        await connection.execute(step)
+    await connection.execute("UPDATE sidecar_schema SET version = $1", newest)
 
 
 async def _version(connection: Connection) -> int:
