@@ -20,7 +20,6 @@ from sidecar.config.types import Limits, Listen
 from sidecar.downstream.auth import Authenticator, Grant
 from sidecar.downstream.connections import ConnectionServer
 from sidecar.downstream.desk import Desk, fault
-from sidecar.downstream.hosts import HostRules, HostVerdict
 from sidecar.downstream.legacy import Legacy
 from sidecar.downstream.modern import Modern
 from sidecar.downstream.replies import JSON, Refusal
@@ -33,6 +32,7 @@ from sidecar.mcp import errors
 from sidecar.mcp.headers import VERSION_HEADER
 from sidecar.mcp.versions import era_of_header
 from sidecar.model import Era, JsonObject, Unavailable
+from sidecar.wire.hosts import HostRules, HostVerdict
 
 log = logging.getLogger("sidecar.downstream")
 

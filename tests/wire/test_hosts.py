@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.config.types import Listen
-from sidecar.downstream.hosts import HostRules, HostVerdict
+from sidecar.wire.hosts import HostRules, HostVerdict
 
 OURS, FOREIGN, MALFORMED = HostVerdict.OURS, HostVerdict.FOREIGN, HostVerdict.MALFORMED
 LOOPBACK = HostRules(Listen("127.0.0.1", 8808))
