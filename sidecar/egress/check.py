@@ -234,8 +234,9 @@ class EgressCheck:
         if decision.decision != "deny":
             # The phase knows no such answer; a policy that gives one does not say allow.
             return _deny(decision, "no-answer", "no rule allowed it")
-        ours = judged and not decision.rules and decision.rule == f"egress/{verdict.why}"
-        return replace(decision, message=verdict.text) if ours else decision
+        # A policy of this name may have a rule of this name; then it is among those that matched.
+        ours = decision.rule == f"egress/{verdict.why}" and decision.rule not in decision.rules
+        return replace(decision, message=verdict.text) if judged and ours else decision
 
     def _allowed(
         self, decision: Decision, verdict: Verdict, reason: Reason, *, judged: bool

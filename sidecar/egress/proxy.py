@@ -88,6 +88,10 @@ class ForwardProxy:
     async def drain(self, grace: float) -> None:
         """Take nothing new; what runs gets ``grace`` seconds."""
         self._stop()
+        for task, identity in list(self._tasks.items()):
+            if identity is None:
+                # Nothing has been asked for yet.
+                task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=grace)
 
