@@ -373,11 +373,12 @@ class NotSent(Exception):
 Settle: TypeAlias = Callable[["Fields | BaseException"], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admitted:
     """The call may be sent; ``decision`` says why, under which revision.
 
     ``settle`` is set where a person approved the call: it is owed once, however the call ends.
+    Not frozen: one is made for each call, and freezing it costs as much as deciding does.
     """
 
     decision: Decision

@@ -14,7 +14,17 @@ from sidecar.gate.ledger import Ledger
 from sidecar.gate.pins import Pins
 from sidecar.gate.records import Records, arguments
 from sidecar.gate.subjects import Question, Revision, Subject, agent
-from sidecar.model import Admitted, Call, Caller, Decision, JsonObject, Kind, Phase, PolicyError
+from sidecar.model import (
+    Admitted,
+    Call,
+    Caller,
+    Decision,
+    JsonObject,
+    Kind,
+    Phase,
+    PolicyError,
+    Tool,
+)
 from sidecar.policy.guard import Guarded
 from sidecar.policy.phases import VARIABLES
 from sidecar.wire import json
@@ -32,7 +42,7 @@ class Holder(Protocol):
     def current(self) -> Guarded: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Asking:
     """What a call is decided with: all of one call's questions go to the same revision.
 
@@ -45,7 +55,7 @@ class Asking:
     changed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Held(Admitted):
     """An admitted call, with what its result is decided with too."""
 
@@ -85,12 +95,15 @@ class Decider:
 
     def asking(self, call: Call, calls: int) -> Asking:
         """A call, in front of the policy of now."""
-        config = self._servers(call.server)
-        revision, tool = self.now(), call.tool
+        tool = call.tool
         if tool is None:
-            return Asking(revision.of_kind(call.server, call.kind, config), calls, False)
-        changed = self._pins.changed(tool) is not False
-        return Asking(revision.of_tool(tool, config), calls, changed)
+            config = self._servers(call.server)
+            return Asking(self.now().of_kind(call.server, call.kind, config), calls, False)
+        return Asking(self.tool(tool), calls, self._pins.changed(tool) is not False)
+
+    def tool(self, tool: Tool) -> Subject:
+        """A tool of the catalog, in front of the policy of now."""
+        return self.now().of_tool(tool, self._servers)
 
     def overhearing(self, server: str) -> Asking:
         """A server that says something by itself: a resource without a name."""
@@ -122,26 +135,30 @@ class Decider:
         content: Content | None = None,
     ) -> Decision:
         """One question, one answer, one record."""
+        subject, records = asking.subject, self._records
+        question = subject.call if phase is Phase.CALL else subject.result
+        if question.fixed is not None and records.inputs is None:
+            # The same for every call of this tool: there is nothing to make or to measure.
+            decision = question.fixed
+            if not records.quiet(decision):
+                records.tell(phase, call, caller, decision)
+            return decision
         began = time.perf_counter()
-        question = asking.subject.question(phase)
-        fixed = question.fixed
         seen: JsonObject | None = None
-        if fixed is not None and self._records.inputs is None:
-            decision = fixed
-        else:
-            try:
-                seen = self._given(question, asking, call, caller, content)
-                decision = question.policy.decide(phase, seen)
-            except Exception as error:  # noqa: BLE001 - what cannot be decided is denied
-                decision = self._undecided(question, call, error)
-        seconds = time.perf_counter() - began
-        self._records.tell(phase, call, caller, decision, seconds=seconds, given=seen)
+        try:
+            seen = self._given(question, asking, call, caller, content)
+            decision = question.policy.decide(phase, seen)
+        except Exception as error:  # noqa: BLE001 - what cannot be decided is denied
+            decision = self._undecided(question, call, error)
+        if not records.quiet(decision):
+            seconds = time.perf_counter() - began
+            records.tell(phase, call, caller, decision, seconds=seconds, given=seen)
         return decision
 
     def overheard(self, asking: Asking, call: Call, caller: Caller, content: Content) -> Decision:
         """What result rules say of words on their way. They are part of a call, whose result
         has the record, or of none."""
-        question = asking.subject.question(Phase.RESULT)
+        question = asking.subject.result
         if question.fixed is not None:
             return question.fixed
         try:
@@ -152,6 +169,8 @@ class Decider:
 
     def hidden(self, asking: Asking, call: Call, caller: Caller) -> Decision | None:
         """The denial of what is not listed for this caller: it is not called either."""
+        if asking.subject.listed:
+            return None
         decision = asking.subject.listing(caller, asking.changed, _named(call) or None)
         if decision.decision != "deny":
             return None

@@ -95,7 +95,7 @@ class PolicyGate:
     async def admit(self, call: Call, caller: Caller) -> Admitted | Refused:
         """See the port."""
         tool = call.tool
-        if tool is not None and self._pins.changed(tool) is None and not await self._pins.see(tool):
+        if tool is not None and not self._pins.knows(tool) and not await self._pins.see(tool):
             return self._store_lost(call, caller, Phase.CALL, "the tool was never pinned")
         calls = self._decider.calls_before(caller, count=True)
         held = self._decide(call, caller, calls)
@@ -155,9 +155,9 @@ class PolicyGate:
                 cleaned = with_meta(cleaned, REDACTED, rules)
         else:
             cleaned = fields
-        labels = set(decision.labels)
-        if untrusted(fields):
-            labels.add(OUTSIDE)
+        labels = decision.labels
+        if untrusted(fields) and OUTSIDE not in labels:
+            labels = (*labels, OUTSIDE)
         if not labels:
             return cleaned
         if not await self._ledger.add(caller, labels, call.id, call.target):
@@ -215,8 +215,7 @@ class PolicyGate:
     def notify(self, call: Call, caller: Caller, admitted: Admitted) -> Notify:
         """See the port."""
         asking = self._asking(call, admitted)
-        fixed = asking.subject.question(Phase.RESULT).fixed
-        if fixed is not None and _nothing(fixed):
+        if asking.subject.result.passes:
             return caller.notify
 
         def notify(method: str, params: JsonObject) -> None:
@@ -249,7 +248,7 @@ class PolicyGate:
         revision = self._decider.now()
         if revision.lists_all:
             return True
-        subject = revision.of_tool(tool, self._servers(tool.server))
+        subject = revision.of_tool(tool, self._servers)
         changed = self._pins.changed(tool) is not False
         return subject.listing(caller, changed).decision != "deny"
 
@@ -261,11 +260,6 @@ class PolicyGate:
         subject = revision.of_kind(server, kind, self._servers(server))
         named = {"name": name, "upstream_name": own}
         return subject.listing(caller, False, named).decision != "deny"
-
-
-def _nothing(decision: Decision) -> bool:
-    """Whether a result goes on as it is."""
-    return decision.decision == "allow" and not decision.labels and not decision.redactions
 
 
 def _typed(tool: Tool | None) -> bool:

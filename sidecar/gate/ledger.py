@@ -39,6 +39,7 @@ MOST_WAITING: Final = 1000
 """Labels that wait for a store that is lost; beyond, results that bring more are denied."""
 MOST_SESSIONS: Final = 100_000
 _SLACK: Final = 60.0
+_MOMENT: Final = 1.0
 _TRIES: Final = 8
 _FIRST, _LONGEST = 0.1, 5.0
 _FAREWELL: Final = 1.0
@@ -171,6 +172,8 @@ class Ledger:
 
     async def add(self, caller: Caller, labels: Iterable[str], call: str, target: str) -> bool:
         """A result brings labels. ``False``: they cannot be kept, the result must not leave."""
+        if self._fresh(caller, labels, target):
+            return True
         book, news = self._bring(caller, labels, call, target)
         if self._kept(book, news):
             self._remember(book, news)
@@ -188,6 +191,8 @@ class Ledger:
 
     def note(self, caller: Caller, labels: Iterable[str], call: str, target: str) -> bool:
         """As ``add`` for what cannot wait; the store hears of it right after."""
+        if self._fresh(caller, labels, target):
+            return True
         book, news = self._bring(caller, labels, call, target)
         if self._kept(book, news):
             self._remember(book, news)
@@ -206,6 +211,23 @@ class Ledger:
         # What was cleared does not come back by a clock that stands still.
         now = max(self._clock(), book.account.cleared + 1e-3)
         return book, brought(labels, session, Source(now, call, target))
+
+    def _fresh(self, caller: Caller, labels: Iterable[str], target: str) -> bool:
+        """Whether the same brought the same a moment ago: a moment is within the slack."""
+        book = self._books.get(caller.principal.name)
+        if book is None or self._config.scope == "session":
+            return False
+        since = self._clock() - min(_MOMENT, self._slack() / 2)
+        entries, stored = book.account.entries, book.stored.entries
+        for label in labels:
+            key = (label, EVERY_SESSION)
+            entry = entries.get(key)
+            if entry is None or entry.at < since or entry.sources[-1].target != target:
+                return False
+            held = stored.get(key)
+            if held is None or held.at < entry.at - self._slack() / 2:
+                return False
+        return True
 
     def _book(self, principal: str) -> _Book:
         book = self._books.get(principal)

@@ -78,11 +78,16 @@ class Pins:
             return pin.digest != tool.digest
         return True if self._counts.get(tool.server, 0) >= MOST else None
 
+    def knows(self, tool: Tool) -> bool:
+        """Whether ``changed`` has an answer."""
+        key = (tool.server, tool.upstream_name)
+        return key in self._pins or self._counts.get(tool.server, 0) >= MOST
+
     async def see(self, tool: Tool) -> bool:
         """Pin a tool that is seen for the first time; ``False``: the store cannot say."""
-        key = (tool.server, tool.upstream_name)
-        if key in self._pins or self._counts.get(tool.server, 0) >= MOST:
+        if self.knows(tool):
             return True
+        key = (tool.server, tool.upstream_name)
         task = self._seeing.get(key)
         if task is None:
             loop = asyncio.get_running_loop()

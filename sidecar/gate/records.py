@@ -38,6 +38,15 @@ class Records:
         self._bus = bus
         self.inputs = inputs
 
+    def quiet(self, decision: Decision) -> bool:
+        """Whether nobody would hear of it."""
+        return (
+            decision.decision == "allow"
+            and decision.mode == "enforce"
+            and self.inputs is None
+            and not self._bus.wanted(Decided)
+        )
+
     def tell(
         self,
         phase: Phase,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from sidecar.config import ServerConfig
@@ -21,16 +21,17 @@ class Question:
     """What one phase of a policy wants to know.
 
     ``fixed`` is the decision where nothing of an input can change it. A denial is decided all
-    the same: what it says may depend on the input.
+    the same: what it says may depend on the input. ``passes``: fixed, and nothing is to be done.
     """
 
-    __slots__ = ("fixed", "parts", "phase", "policy", "roots")
+    __slots__ = ("fixed", "parts", "passes", "phase", "policy", "roots")
 
     def __init__(self, policy: Guarded, phase: Phase) -> None:
         self.policy = policy
         self.phase = phase
         always = policy.always(phase)
-        self.fixed = always if _allows(always) else None
+        self.fixed = always if always is not None and always.decision == "allow" else None
+        self.passes = self.fixed is not None and not (self.fixed.labels or self.fixed.redactions)
         names = policy.refs(phase)
         self.roots = frozenset(name.partition(".")[0] for name in names)
         # Of a result, only what is read is decoded; a bare `result` reads all of it.
@@ -44,7 +45,17 @@ class Question:
 class Subject:
     """A tool, or one kind of thing that a server has, in front of one policy."""
 
-    __slots__ = ("_lists", "_policy", "_questions", "config", "server", "tool")
+    __slots__ = (
+        "_call",
+        "_list",
+        "_lists",
+        "_policy",
+        "_result",
+        "config",
+        "listed",
+        "server",
+        "tool",
+    )
 
     def __init__(
         self, policy: Guarded, tool: JsonObject, server: JsonObject, config: ServerConfig | None
@@ -53,15 +64,28 @@ class Subject:
         self.server: Final = server
         self.config: Final = config
         self._policy = policy.specialise(known(tool, server))
-        self._questions: dict[Phase, Question] = {}
+        self._list = Question(self._policy, Phase.LIST)
+        self._call: Question | None = None
+        self._result: Question | None = None
+        self.listed: Final = self._list.passes
+        """Whether it is fixed that this is listed."""
         self._lists: dict[object, Decision] = {}
 
-    def question(self, phase: Phase) -> Question:
-        """What the policy wants to know in this phase."""
-        found = self._questions.get(phase)
-        if found is None:
-            found = self._questions[phase] = Question(self._policy, phase)
-        return found
+    @property
+    def call(self) -> Question:
+        """What the policy wants to know of a call."""
+        question = self._call
+        if question is None:
+            question = self._call = Question(self._policy, Phase.CALL)
+        return question
+
+    @property
+    def result(self) -> Question:
+        """What the policy wants to know of a result."""
+        question = self._result
+        if question is None:
+            question = self._result = Question(self._policy, Phase.RESULT)
+        return question
 
     def listing(
         self, caller: Caller, changed: bool, name: Mapping[str, object] | None = None
@@ -70,7 +94,7 @@ class Subject:
 
         ``name`` is what is known of the tool for this call alone.
         """
-        question = self.question(Phase.LIST)
+        question = self._list
         if question.fixed is not None:
             return question.fixed
         own = None if name is None else name["name"]
@@ -94,16 +118,19 @@ class Revision:
 
     def __init__(self, policy: Guarded) -> None:
         self.policy: Final = policy
-        self.lists_all: Final = _allows(policy.always(Phase.LIST))
+        always = policy.always(Phase.LIST)
+        self.lists_all: Final = always is not None and always.decision == "allow"
         """Whether everything is listed, whatever it is."""
         self._tools: dict[str, tuple[Tool, Subject]] = {}
         self._others: dict[tuple[str, Kind], Subject] = {}
 
-    def of_tool(self, tool: Tool, config: ServerConfig | None) -> Subject:
-        """A tool of the catalog; one that was defined anew is another object, and asked anew."""
+    def of_tool(self, tool: Tool, servers: Callable[[str], ServerConfig | None]) -> Subject:
+        """A tool of the catalog; one that was defined or configured anew is another object, and
+        asked anew."""
         kept = self._tools.get(tool.name)
         if kept is not None and kept[0] is tool:
             return kept[1]
+        config = servers(tool.server)
         subject = Subject(self.policy, tool_input(tool), server_input(tool.server, config), config)
         if len(self._tools) >= MOST:
             self._tools.clear()
@@ -128,10 +155,6 @@ class Revision:
                 self._others.clear()
             self._others[server, kind] = subject
         return subject
-
-
-def _allows(decision: Decision | None) -> bool:
-    return decision is not None and decision.decision == "allow"
 
 
 def server_input(name: str, config: ServerConfig | None) -> JsonObject:
