@@ -38,10 +38,11 @@ from sidecar.model import Caller, JsonObject, ServerStatus
 from sidecar.parking import Parking
 from sidecar.policy.holder import PolicyHolder
 from sidecar.ports.policy import PolicyErrors
-from sidecar.ports.secrets import SecretError
+from sidecar.ports.secrets import SecretError, Secrets
 from sidecar.ports.store import StoreError
 from sidecar.ports.upstream import Upstream
 from sidecar.store import open_store
+from sidecar.store.sealed import Seal, SealedStore
 from sidecar.supervisor import SECOND_INTERRUPT
 from sidecar.upstream import McpServer
 from sidecar.upstream.registry import Denial, Registry, Rules
@@ -102,7 +103,7 @@ class App:
         self._serving = False
         try:
             self._auth = Authenticator(tokens_of(config, self._secrets))
-            self._store = open_store(config.store)
+            self._store = _store(config, self._secrets)
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
         except (SecretError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
@@ -395,6 +396,20 @@ def _inputs_file(config: Config) -> Path | None:
 def _recording(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"inputs of decisions cannot be recorded: {where}{error.strerror}"
+
+
+def _store(config: Config, secrets: Secrets) -> SealedStore:
+    """The configured store, its secrets sealed. Arguments of calls that wait for approval are
+    sealed too where others may read them.
+
+    Raises:
+        StoreError, SecretError, ValueError: the URL, the driver, or the key.
+    """
+    seal: Seal | None = None
+    if config.store_key is not None:
+        seal = Seal(values.store_keys(secrets.read(config.store_key)))
+    also = ("calls/",) if values.shared(config.store) else ()
+    return SealedStore(open_store(config.store), seal, also=also)
 
 
 def _told(change: Change) -> str:
