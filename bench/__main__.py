@@ -127,7 +127,8 @@ def main() -> None:
             slices = measure(targets, options.rounds, options.slice)
             for (name, at_once), found in slices.items():
                 summaries[name, at_once] = report.summary(found, slices["direct", at_once])
-            print(f"\n{report.load(summaries)}\n\n{report.budgets(slices)}")
+            order = [target.name for target in targets]
+            print(f"\n{report.load(summaries, order)}\n\n{report.budgets(slices)}")
     if extra_names:
         with upstream() as alone:
             for name in extra_names:

@@ -43,9 +43,12 @@ def summary(slices: Sequence[Slice], direct: Sequence[Slice]) -> dict[str, float
     }
 
 
-def load(summaries: Mapping[tuple[str, int], dict[str, float]]) -> str:
+def load(summaries: Mapping[tuple[str, int], dict[str, float]], order: Sequence[str]) -> str:
     rows = []
-    for (name, at_once), found in sorted(summaries.items(), key=lambda item: item[0][1]):
+    # Slices came in any order; targets stand as they were started.
+    for (name, at_once), found in sorted(
+        summaries.items(), key=lambda item: (item[0][1], order.index(item[0][0]))
+    ):
         rows.append(
             (
                 name,
