@@ -249,6 +249,8 @@ class PolicyGate:
         if revision.lists_all:
             return True
         subject = revision.of_tool(tool, self._servers)
+        if subject.denied:
+            return False
         changed = self._pins.changed(tool) is not False
         return subject.listing(caller, changed).decision != "deny"
 
@@ -258,6 +260,8 @@ class PolicyGate:
         if revision.lists_all:
             return True
         subject = revision.of_kind(server, kind, self._servers(server))
+        if subject.denied:
+            return False
         named = {"name": name, "upstream_name": own}
         return subject.listing(caller, False, named).decision != "deny"
 

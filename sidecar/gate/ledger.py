@@ -146,7 +146,8 @@ class Ledger:
         return ended(account, lambda session: (principal, session) in self._sessions)
 
     def _life(self) -> float:
-        return self._config.ttl + self._slack()
+        """Longer than the ttl by more than the store may be behind."""
+        return self._config.ttl + 1.25 * self._slack()
 
     def _slack(self) -> float:
         """How much older than the truth the store may be: a label lasts that much longer, and

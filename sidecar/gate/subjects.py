@@ -52,6 +52,7 @@ class Subject:
         "_policy",
         "_result",
         "config",
+        "denied",
         "listed",
         "server",
         "tool",
@@ -70,6 +71,9 @@ class Subject:
         self.listed: Final = self._list.passes
         """Whether it is fixed that this is listed."""
         self._lists: dict[object, Decision] = {}
+        always = self._policy.always(Phase.CALL)
+        self.denied: Final = always is not None and always.decision == "deny"
+        """Whether every call of it is denied, whatever is sent by whomever."""
 
     @property
     def call(self) -> Question:
@@ -119,7 +123,9 @@ class Revision:
     def __init__(self, policy: Guarded) -> None:
         self.policy: Final = policy
         always = policy.always(Phase.LIST)
-        self.lists_all: Final = always is not None and always.decision == "allow"
+        self.lists_all: Final = (
+            always is not None and always.decision == "allow" and not policy.denials(Phase.CALL)
+        )
         """Whether everything is listed, whatever it is."""
         self._tools: dict[str, tuple[Tool, Subject]] = {}
         self._others: dict[tuple[str, Kind], Subject] = {}

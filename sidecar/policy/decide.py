@@ -65,6 +65,13 @@ class CelPolicy:
         self._plans[phase, subject] = plan
         return plan
 
+    def denials(self, phase: Phase) -> bool:
+        """Whether some rule denies by what a tool and its server are, and by nothing else."""
+        return any(
+            rule.effect == "deny" and not rule.audit and all(map(_static, rule.when.references))
+            for rule in self.rules(phase)
+        )
+
     def always(self, phase: Phase) -> Decision | None:
         """The decision, where nothing that is not known yet can change it."""
         if not all(rule.matcher.everything for rule in self.rules(phase)):
@@ -93,6 +100,10 @@ class CelPolicy:
     def specialise(self, known: Mapping[str, object]) -> CelPolicy:
         """The policy for inputs that hold all of ``known``: variables, or dotted paths."""
         return Specialised(self, known)
+
+
+def _static(name: str) -> bool:
+    return name.startswith(("tool.", "server.")) and name != "tool.changed"
 
 
 class Specialised(CelPolicy):

@@ -30,6 +30,13 @@ class _Foresees(Protocol):
     def always(self, phase: Phase) -> Decision | None: ...
 
 
+@runtime_checkable
+class _Denies(Protocol):
+    """A policy that can tell whether foreseeing denials is worth the trouble."""
+
+    def denials(self, phase: Phase) -> bool: ...
+
+
 class Guarded:
     """A policy that is total. Immutable, safe to ask from any thread.
 
@@ -91,6 +98,17 @@ class Guarded:
             log.warning("the policy engine failed (%s)", type(error).__name__)
             return None
         return found if found is not None and acceptable(found, phase) else None
+
+    def denials(self, phase: Phase) -> bool:
+        """Whether it may be that ``always`` of a specialised policy is a denial: looking at
+        every tool is for nothing otherwise."""
+        if not isinstance(self.policy, _Denies):
+            return False
+        try:
+            return self.policy.denials(phase) is not False
+        except Exception as error:  # noqa: BLE001 - to look is always right
+            log.warning("the policy engine failed (%s)", type(error).__name__)
+            return True
 
     def refs(self, phase: Phase) -> frozenset[str]:
         """The dotted names of the input that some rule of the phase reads; all when unsure."""

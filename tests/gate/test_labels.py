@@ -418,7 +418,7 @@ async def test_a_label_ends_by_its_ttl_after_the_last_result() -> None:
     await made.add(who, ["outside"], "c2", "t")
     clock.now += 90
     assert made.of(who) == ("outside",)
-    clock.now += 16
+    clock.now += 17
     assert made.of(who) == ()
     await made.close()
 

@@ -158,7 +158,7 @@ async def test_no_way_leads_around_a_denial(begin: Begin, era: Era) -> None:
 async def test_a_renamed_tool_is_matched_by_its_own_name(begin: Begin) -> None:
     world = await begin(
         f"match: {{server: up, tool: '{LONG}'}}\n"
-        + rules("id: refuse, on: call, effect: deny, when: 'true'")
+        + rules("id: refuse, on: call, effect: deny, when: 'args == {}'")
     )
     world.serve("up", offers([LONG]))
     (name,) = await world.names(caller())
@@ -227,6 +227,29 @@ async def test_prompts_and_resources_are_hidden_too(begin: Begin) -> None:
         with pytest.raises(RpcError) as refused:
             await world.gateway.request(method, dict(params), caller())
         assert refused.value.data["rule"] == "p0/gone"  # type: ignore[index]
+    assert server.asked == []
+
+
+async def test_what_is_always_denied_is_not_listed(begin: Begin) -> None:
+    world = await begin(
+        "match: {server: s, tool: 'delete_*'}\n"
+        + rules("id: never, on: call, effect: deny, when: 'true', message: '\"never\"'"),
+        rules(
+            "id: some, on: call, effect: deny, when: 'args.a == 1'",
+            "id: who, on: call, effect: deny, when: 'agent.principal == \"x\"'",
+            "id: hint, on: call, effect: deny, when: 'tool.hints.idempotent'",
+        ),
+        "mode: audit\n" + rules("id: all, on: call, effect: deny, when: 'true'"),
+    )
+    server = world.serve(
+        "s", offers(["delete_all", "x", tool("i", annotations={"idempotentHint": True})])
+    )
+    world.serve("t", offers(["delete_all"]))
+    assert await world.names(caller()) == ["s__x", "t__delete_all"]
+    assert denial(await world.call("s__delete_all", caller())) == {
+        "rule": "p0/never",
+        "message": "never",
+    }
     assert server.asked == []
 
 
