@@ -141,15 +141,10 @@ class EgressCheck:
         proxy_never: Never | None = None,
     ) -> None:
         """``proxy_never`` holds for the reason ``proxy``, and may be set to another."""
-        self._policy = policy
+        self.policy = policy
         self._resolver = resolver
         self._bus = bus
         self.proxy_never = proxy_never
-
-    @property
-    def revision(self) -> str:
-        """The revision of the policy in force."""
-        return self._policy().revision
 
     async def url(
         self, text: str, reason: Reason, about: About = NOBODY, *, asked: bool = False
@@ -228,7 +223,7 @@ class EgressCheck:
         judged = about.checked or verdict.target is None
         if judged:
             given["verdict"] = verdict.as_input()
-        decision = self._policy().decide(Phase.CONNECT, given)
+        decision = self.policy().decide(Phase.CONNECT, given)
         if decision.decision == "allow":
             return self._allowed(decision, verdict, reason, judged=judged)
         if decision.decision != "deny":

@@ -26,6 +26,7 @@ from yarl import URL
 from sidecar.config import ServerConfig
 from sidecar.egress.check import About, Checked, Denied, EgressCheck
 from sidecar.egress.urls import Ambiguous, Target, parse
+from sidecar.ports.policy import Policy
 
 PIN: Final = 60.0
 """Seconds for which an address that passed may be dialled: longer than any connecting takes."""
@@ -64,7 +65,7 @@ class CheckedConnector(aiohttp.BaseConnector):
         self._about = about
         self._url = url
         self._tls = ssl
-        self._revision = ""
+        self._policy: Policy | None = None
         self._inner: aiohttp.TCPConnector | None = None
         self._retired: list[aiohttp.TCPConnector] = []
 
@@ -73,7 +74,7 @@ class CheckedConnector(aiohttp.BaseConnector):
     ) -> Connection:
         """A connection, kept alive since an earlier request under this revision or a new one."""
         inner = self._inner
-        if inner is None or self._check.revision != self._revision:
+        if inner is None or self._check.policy() is not self._policy:
             inner = await self._renew()
         return await inner.connect(req, traces, timeout)
 
@@ -91,7 +92,7 @@ class CheckedConnector(aiohttp.BaseConnector):
             raise aiohttp.ClientConnectionError("Connector is closed")
         before = self._inner
         pins = _Pins(self._check, self._about, self._url)
-        self._revision = self._check.revision
+        self._policy = self._check.policy()
         # No limit: concurrency is bounded where calls come in, not where they leave. No cache:
         # what is dialled is what this very connection's check saw.
         self._inner = inner = aiohttp.TCPConnector(
