@@ -19,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("policy", "catalog"),
     ("gate", "egress"),
     ("parking",),
-    ("upstream",),
+    ("upstream", "harness"),
     ("gateway",),
     ("downstream", "admin", "demo"),
     ("app",),
