@@ -20,7 +20,8 @@ from sidecar.admin.client import AdminClient, AdminError
 from sidecar.admin.listener import AdminListener, SocketInUse
 from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.admin.routes import servers, sessions, tools
-from sidecar.config import Config, Listen
+from sidecar.config import Config, LabelsConfig, Listen
+from sidecar.gate.ledger import Ledger
 from sidecar.model import Era, Hints, JsonObject, ServerStatus, State, Tool
 from sidecar.store.memory import MemoryStore
 from sidecar.upstream.registry import Registry, Rules
@@ -62,7 +63,7 @@ def routes() -> list[Route]:
     return [
         *servers.routes(lambda: SERVERS, registry()),
         *tools.routes(lambda: [TOOL]),
-        *sessions.routes(lambda: [SESSION]),
+        *sessions.routes(lambda: [SESSION], Ledger(MemoryStore(), LabelsConfig())),
     ]
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
@@ -81,3 +82,37 @@ def test_an_empty_environment_with_one_rule_of_the_users(wheel: Path, tmp_path: 
     told = json.loads(run(sidecar, "policy", "eval", "--input", "in.json", "--json", cwd=tmp_path))
     assert (told["decision"], told["rule"]) == ("deny", "p/drop")
     assert run(sidecar, "policy", "test", cwd=tmp_path).endswith("passed, 0 failed\n")
+    called(sidecar, tmp_path)
+
+
+def called(sidecar: Path, folder: Path) -> None:
+    """It serves there, and a call that may change something waits for a person."""
+    (folder / "sidecar.yaml").write_text(
+        "listen: 127.0.0.1:0\nhealth: {listen: off}\nadmin: {listen: off}\nstore: memory\n"
+        "policies: [rules]\nparking: {hold: 0s}\n"
+        f"servers: {{up: {{command: [{sidecar.parent}/python, -m, sidecar.demo.notes]}}}}\n"
+    )
+    process = subprocess.Popen(
+        [sidecar, "run"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split("mcp=")[1].split()[0].removesuffix("/mcp")
+        assert posted(url, "up__search") == (200, "no notes")
+        status, text = posted(url, "up__add", text="x")
+        assert status == 202
+        assert "approval" in text
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def posted(url: str, name: str, **args: str) -> tuple[int, str]:
+    """The status and the text of a call over REST."""
+    request = urllib.request.Request(
+        f"{url}/v1/call",
+        json.dumps({"name": name, "args": args}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return response.status, json.load(response)["content"][0]["text"]
