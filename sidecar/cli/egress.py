@@ -69,7 +69,12 @@ def check(arguments: argparse.Namespace) -> int:
     if arguments.cases is not None:
         return _cases(arguments.cases, policy, arguments.json)
     reason = cast("Reason", arguments.reason)
-    return _show(asyncio.run(_ask(arguments, config, policy, reason)), arguments.json)
+    try:
+        checked = asyncio.run(_ask(arguments, config, policy, reason))
+    except ValueError as error:
+        print(f"sidecar egress check: {error}", file=sys.stderr)
+        return common.BAD_CONFIG
+    return _show(checked, arguments.json)
 
 
 def _policy(config: Config) -> Guarded:

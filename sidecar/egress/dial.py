@@ -128,12 +128,15 @@ class _Pins(AbstractResolver):
 
         Raises:
             Denied: none may.
+            socket.gaierror: there is none.
         """
         try:
             target = self._target(host, port)
         except Ambiguous as error:
             raise self._check.refused(error.why, "dial", self._about) from None
         checked = await self._check.target(target, "dial", self._about)
+        if checked.decision.rule == "egress/unresolved":
+            raise socket.gaierror(socket.EAI_NONAME, checked.decision.message)
         if not checked.ok:
             raise Denied(checked.decision)
         self._pin(checked.addresses)

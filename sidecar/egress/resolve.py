@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from sidecar.ports.resolver import Unresolved
+
+log = logging.getLogger("sidecar.egress")
 
 TIMEOUT: Final = 8.0
 """Seconds that a look-up gets; less than what a connection gets as a whole."""
 KEEP: Final = 10.0
 """Seconds that an answer is used again: connections that are made together ask once."""
 THREADS: Final = 8
-"""Look-ups at once. They have threads of their own: slow DNS must not keep others waiting."""
+"""Look-ups at once, those that hang included. They have threads of their own, which slow DNS
+holds up instead of anybody else's, and which do not hold up the end of the process."""
 MOST_KEPT: Final = 1000
 
 LookUp = Callable[[str], Sequence[str]]
@@ -42,7 +47,7 @@ class SystemResolver:
         self._look = look
         self._timeout = timeout
         self._keep = keep
-        self._threads: ThreadPoolExecutor | None = None
+        self._slots = asyncio.Semaphore(THREADS)
         self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._asking: dict[str, asyncio.Task[tuple[str, ...]]] = {}
 
@@ -66,22 +71,42 @@ class SystemResolver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ask(self, host: str) -> tuple[str, ...]:
         loop = asyncio.get_running_loop()
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="look-up")
-        try:
+        found: tuple[str, ...] = ()
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
-                found = tuple(await loop.run_in_executor(self._threads, self._look, host))
-        except (OSError, UnicodeError):
-            found = ()
+                await self._slots.acquire()
+                found = await self._in_thread(loop, host)
         if not found:
             raise Unresolved("the host name cannot be resolved")
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
         self._kept[host] = (loop.time() + self._keep, found)
         return found
+
+    def _in_thread(
+        self, loop: asyncio.AbstractEventLoop, host: str
+    ) -> asyncio.Future[tuple[str, ...]]:
+        """A look-up in a thread of its own; nothing where it failed."""
+        answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
+
+        def done(found: tuple[str, ...]) -> None:
+            self._slots.release()
+            if not answer.done():
+                answer.set_result(found)
+
+        def work() -> None:
+            found: tuple[str, ...] = ()
+            try:
+                found = tuple(self._look(host))
+            except (OSError, UnicodeError):
+                pass  # There is no such name, or nobody answers.
+            except Exception:
+                log.exception("a look-up failed")
+            with suppress(RuntimeError):  # The loop has ended meanwhile.
+                loop.call_soon_threadsafe(done, found)
+
+        threading.Thread(target=work, name="look-up", daemon=True).start()
+        return answer

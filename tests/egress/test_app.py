@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
+from sidecar.app import App, StartError
+from sidecar.config import ServerConfig, load
 from tests.egress.net import serving
 from tests.kit.client import Legacy, eventually
 from tests.kit.running import Sidecar, running
@@ -148,3 +151,40 @@ async def test_a_tunnel_may_end_while_the_sidecar_drains(tmp_path: Path) -> None
         assert await asyncio.to_thread(sidecar.wait) == 0
         assert await reader.read() == b""
         writer.close()
+
+
+async def test_children_have_a_proxy_without_any_listener_of_ours(tmp_path: Path) -> None:
+    """`sidecar stdio` alone: two of them must not want the same port."""
+    file = tmp_path / "sidecar.yaml"
+    file.write_text(
+        "store: memory\nlisten: off\nhealth: {listen: off}\nadmin: {listen: off}\n"
+        "egress: {proxy: {}}\n"
+    )
+    apps = [App(load(file, environ={"HOME": str(tmp_path)})) for _ in range(2)]
+    try:
+        addresses = set()
+        for app in apps:
+            await app.start(listen=False)
+            grant = app.egress.proxy.grant(ServerConfig("x", "stdio", command=("x",)))
+            addresses.add(grant.env["HTTPS_PROXY"].partition("@")[2])
+        assert len(addresses) == 2
+        assert "127.0.0.1:8811" not in addresses
+    finally:
+        for app in apps:
+            await app.close()
+
+
+async def test_a_faulty_token_or_address_is_told_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").write_text("t0ken")
+    file = tmp_path / "sidecar.yaml"
+    file.write_text("store: memory\negress: {proxy: {clients: {a: {token_file: one}}}}\n")
+    config = load(file, environ={"HOME": str(tmp_path)})
+    (tmp_path / "one").unlink()
+    with pytest.raises(StartError, match="one"):
+        App(config)
+    (tmp_path / "one").write_text("t0ken")
+    monkeypatch.setenv("SIDECAR_NODE_IP", "node-7")
+    with pytest.raises(StartError, match="SIDECAR_NODE_IP"):
+        App(config)

@@ -451,3 +451,37 @@ async def test_the_systems_resolver() -> None:
         "egress/unresolved"
     )
     await system.close()
+
+
+HANGING = """
+import asyncio, time
+from sidecar.egress.resolve import THREADS, SystemResolver
+from sidecar.ports.resolver import Unresolved
+
+running = 0
+
+def hangs(host):
+    global running
+    running += 1
+    time.sleep(60)
+
+async def main():
+    system = SystemResolver(hangs, timeout=0.3)
+    names = [f"{n}.example.com" for n in range(THREADS * 3)]
+    found = await asyncio.gather(*map(system.addresses, names), return_exceptions=True)
+    assert all(isinstance(each, Unresolved) for each in found), found
+    assert running == THREADS, running
+    await system.close()
+
+asyncio.run(main())
+"""
+
+
+def test_look_ups_that_hang_are_bounded_and_hold_up_no_exit() -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
