@@ -1,7 +1,9 @@
 """The operator's HTTP API: a unix socket checked by peer, or TCP with tokens.
 
 Errors are problem+json (RFC 9457). Nothing is answered before the peer is known and its role
-reaches as far as the route asks.
+reaches as far as the route asks, but for the page's own files over TCP. What a browser sends has
+to come from a page of ours: ``Host`` is checked against DNS rebinding, ``Origin`` against
+requests forged by other sites.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from pathlib import Path
 
 from aiohttp import web
 
-from sidecar.admin import openapi
+from sidecar.admin import openapi, page
 from sidecar.admin.api import ACTOR, MOST_BODY, Handler, Problem, Route, problem
 from sidecar.admin.peer import Stranger, identify
 from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.config import Listen
+from sidecar.wire.hosts import HostRules, HostVerdict
 
 log = logging.getLogger("sidecar.admin")
 
@@ -36,7 +39,9 @@ class AdminListener:
     """
 
     def __init__(self, routes: Iterable[Route], *, tokens: Tokens, own: frozenset[int]) -> None:
-        self._routes = [*routes, openapi.route(lambda: self._routes)]
+        self._routes = [*routes, page.me(), openapi.route(lambda: self._routes)]
+        self._page = page.files()
+        self._hosts = HostRules(Listen())
         self._tokens = tokens
         self._own = own
         self._runner: web.AppRunner | None = None
@@ -52,6 +57,9 @@ class AdminListener:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
         for each in self._routes:
             app.router.add_route(each.method, each.path, _within(each))
+        for path, file in self._page.items():
+            app.router.add_get(path, page.serving(file))
+        self._hosts = HostRules(listen)
         runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True
         )
@@ -83,7 +91,9 @@ class AdminListener:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         try:
-            request[ACTOR] = self._actor(request)
+            self._check_browser(request)
+            if request.path not in self._page or _on_socket(request):
+                request[ACTOR] = self._actor(request)
             return await handler(request)
         except Problem as error:
             return problem(error)
@@ -103,9 +113,30 @@ class AdminListener:
             log.exception("admin: %s %s failed", request.method, request.path)
             return problem(Problem(500, "failed", "the sidecar failed; its log says more"))
 
+    def _check_browser(self, request: web.Request) -> None:
+        """That no other site sends this through somebody's browser. Raises Problem."""
+        lines = request.headers.getall("Host", [])
+        sock = _socket(request)
+        name = sock.getsockname() if sock is not None else None
+        verdict = self._hosts.host(lines, name[0] if isinstance(name, tuple) else None)
+        if verdict is HostVerdict.FOREIGN and _on_socket(request):
+            # Tools put any word there. A site that is rebound has a domain, and so a dot.
+            verdict = HostVerdict.FOREIGN if "." in lines[0] else HostVerdict.OURS
+        if verdict is HostVerdict.MALFORMED:
+            raise Problem(400, "host", "a request has one Host header that names a host")
+        if verdict is HostVerdict.FOREIGN:
+            raise Problem(
+                421,
+                "host",
+                "this host is not served here; use localhost or the address in admin.listen",
+            )
+        origins = request.headers.getall("Origin", [])
+        if origins and origins not in (["http://" + lines[0]], ["https://" + lines[0]]):
+            raise Problem(403, "origin", "requests from pages of another origin are refused")
+
     def _actor(self, request: web.Request) -> Actor:
         """Who asks. Raises Problem."""
-        sock = request.transport.get_extra_info("socket") if request.transport else None
+        sock = _socket(request)
         if sock is None:
             raise Problem(403, "peer", "the connection cannot be checked")
         if sock.family == socket.AF_UNIX:
@@ -127,6 +158,18 @@ class AdminListener:
                 headers=ask,
             )
         return actor
+
+
+def _socket(request: web.Request) -> socket.socket | None:
+    transport = request.transport
+    found: socket.socket | None = transport.get_extra_info("socket") if transport else None
+    return found
+
+
+def _on_socket(request: web.Request) -> bool:
+    """Whether it came over the unix socket; so does what cannot be told."""
+    sock = _socket(request)
+    return sock is None or sock.family == socket.AF_UNIX
 
 
 def _within(route: Route) -> Handler:

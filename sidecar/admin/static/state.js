@@ -1,0 +1,362 @@
+// The other sections: what is connected, what it offers, who is there, and under which policies.
+
+import * as api from "./api.js";
+import { label } from "./calls.js";
+import { empty, renew } from "./list.js";
+import { block, count, h, many, seen, time } from "./text.js";
+
+const PAGE = 200;
+
+/** A section that is fetched as a whole, and drawn into parts that stay. */
+function section({ name, title, nouns, counts = false, optional = false, fetch, build, draw }) {
+  let page = null;
+  let parts = null;
+
+  async function refresh() {
+    const mine = parts;
+    let got;
+    try {
+      got = await fetch(page);
+    } catch (failed) {
+      if (mine && mine === parts && failed.status !== 401) mine.status.textContent = failed.message;
+      return;
+    }
+    if (mine && mine === parts) {
+      parts.status.textContent = "";
+      draw(page, parts, got, refresh);
+    }
+  }
+
+  return {
+    name,
+    title,
+    counts,
+    optional,
+    enter(given) {
+      page = given;
+      const status = h("p", { class: "muted status", role: "status" });
+      parts = Object.assign(build(given, () => refresh()), { status });
+      page.main.replaceChildren(h("div", { class: "page" }, h("h1", {}, title), status, parts.body));
+      refresh();
+    },
+    leave() {
+      parts = null;
+    },
+    changed(given, changed, here) {
+      page = given;
+      if ((here || counts) && nouns.some((noun) => changed.has(noun))) refresh();
+    },
+  };
+}
+
+/** Do it, and say what went wrong; then look again. */
+async function act(page, refresh, work, done) {
+  try {
+    await work();
+    page.notice(done);
+  } catch (failed) {
+    if (failed.status !== 401) page.notice([seen(failed.message)], "bad");
+  }
+  await refresh();
+}
+
+const rowsOf = () => ({ body: h("ul", { class: "rows" }) });
+const chip = (text, kind = "") => h("span", { class: `chip ${kind}` }, text);
+
+// --------------------------------------------------------------------------------------- servers
+
+const KINDS = { ready: "good", connecting: "", backoff: "warn", failed: "bad", shadowed: "warn" };
+
+export const servers = section({
+  name: "servers",
+  title: "Servers",
+  nouns: ["servers"],
+  fetch: async () => (await api.get("/v1/servers")).servers,
+  build: rowsOf,
+  draw(page, parts, got, refresh) {
+    if (!got.length) return parts.body.replaceChildren(h("li", {}, empty("No server is configured.")));
+    return renew(
+      parts.body,
+      got,
+      (server) => `${server.source} ${server.name}`,
+      (server) =>
+        h(
+          "li",
+          {},
+          h("h2", {}, seen(server.name), " ", chip(server.state, KINDS[server.state] ?? "")),
+          h(
+            "p",
+            { class: "muted" },
+            `${server.transport}${server.era ? `, ${server.era} era` : ""} · ${many(server.tools, "tool")} · `,
+            server.source === "runtime" ? "added at run time" : "configured",
+            server.retry_in === undefined ? "" : ` · next attempt in ${Math.ceil(server.retry_in)} s`,
+          ),
+          server.error ? h("p", { class: "fault" }, seen(server.error)) : "",
+          server.source === "runtime" && page.may("operator")
+            ? h("p", {}, h("button", { type: "button", class: "quiet", onclick: () => remove(page, server.name, refresh) }, "Remove …"))
+            : "",
+        ),
+    );
+  },
+});
+
+async function remove(page, name, refresh) {
+  const text = h("p", {}, "Every connection to ", seen(name, { class: "strong" }), " is closed, on every node; calls that wait for it are lost.");
+  if (await page.ask("Remove this server?", text, "Remove")) {
+    await act(page, refresh, () => api.change("DELETE", `/v1/servers/${encodeURIComponent(name)}`), ["Removed ", seen(name), "."]);
+  }
+}
+
+// ----------------------------------------------------------------------------------------- tools
+
+export const tools = section({
+  name: "tools",
+  title: "Tools",
+  nouns: ["tools"],
+  async fetch() {
+    const [listed, pinned] = await Promise.all([api.get("/v1/tools"), api.get("/v1/pins")]);
+    const pins = new Map(pinned.pins.map((pin) => [pin.name, pin]));
+    const all = listed.tools.map((tool) => ({ ...tool, pin: pins.get(tool.name) }));
+    // What has changed asks for somebody's eyes: it comes first.
+    return [...all.filter((tool) => tool.pin?.changed), ...all.filter((tool) => !tool.pin?.changed)];
+  },
+  build(page, refresh) {
+    const filter = h("input", { id: "filter", type: "search", autocomplete: "off", spellcheck: "false" });
+    const list = h("ul", { class: "rows" });
+    const more = h("button", { type: "button", class: "quiet", hidden: true }, `Show ${PAGE} more`);
+    const parts = { list, filter, more, most: PAGE };
+    filter.addEventListener("input", refresh);
+    more.addEventListener("click", () => {
+      parts.most += PAGE;
+      refresh();
+    });
+    parts.body = h("div", {}, h("p", { class: "filter" }, h("label", { for: "filter" }, "Filter"), filter), list, more);
+    return parts;
+  },
+  draw(page, parts, got, refresh) {
+    const text = parts.filter.value.trim().toLowerCase();
+    const found = text ? got.filter((tool) => tool.name.toLowerCase().includes(text)) : got;
+    const { most } = parts;
+    parts.more.hidden = found.length <= most;
+    parts.status.textContent = `${many(found.length, "tool")}${found.length > most ? `, the first ${count(most)} shown` : ""}`;
+    renew(parts.list, found.slice(0, most), (tool) => tool.name, (tool) => toolRow(page, tool, refresh));
+  },
+});
+
+function toolRow(page, tool, refresh) {
+  const { hints, pin } = tool;
+  const row = h(
+    "li",
+    {},
+    h(
+      "h2",
+      {},
+      seen(tool.name, { class: "mono" }),
+      " ",
+      tool.gated ? chip("needs approval", "warn") : "",
+      pin?.changed ? chip("changed since it was pinned", "bad") : "",
+    ),
+    h(
+      "p",
+      { class: "muted" },
+      hints.read_only ? "only reads" : hints.destructive ? "changes something, may destroy" : "changes something",
+      hints.open_world ? ", reaches the outside" : "",
+      " · ",
+      tool.trusted ? "trusted server" : "server not trusted",
+      pin?.at ? [" · pinned ", time(pin.at)] : " · not pinned yet",
+    ),
+  );
+  if (pin?.changed) row.append(difference(tool), ...accepting(page, tool, refresh));
+  return row;
+}
+
+function difference(tool) {
+  const holder = h("div", {});
+  const details = h("details", {}, h("summary", {}, "What changed"), holder);
+  details.addEventListener("toggle", async () => {
+    if (!details.open || holder.childElementCount) return;
+    try {
+      const found = await api.get(`/v1/pins/${encodeURIComponent(tool.name)}`);
+      holder.replaceChildren(...changes(found));
+    } catch (failed) {
+      holder.replaceChildren(empty(failed.message));
+    }
+  });
+  return details;
+}
+
+function changes({ pinned, definition }) {
+  if (!pinned) return [empty("The pinned definition was too long to keep; this is the one of now."), h("pre", {}, block(JSON.stringify(definition, null, 2)))];
+  const before = flat(pinned);
+  const after = flat(definition);
+  const rows = [];
+  for (const [path, now] of after) {
+    if (!before.has(path)) rows.push([path, "new", now, null]);
+    else if (before.get(path) !== now) rows.push([path, "changed", now, before.get(path)]);
+  }
+  for (const [path, was] of before) if (!after.has(path)) rows.push([path, "gone", was, null]);
+  if (!rows.length) return [empty("Only the order of its keys.")];
+  return [
+    h(
+      "dl",
+      { class: "args" },
+      rows.map(([path, mark, text, was]) =>
+        h(
+          "div",
+          { class: mark },
+          h("dt", {}, seen(path), " ", h("span", { class: `mark ${mark}` }, mark === "gone" ? "not any more" : mark)),
+          h("dd", {}, block(text), was === null ? "" : h("div", { class: "was" }, h("span", { class: "label" }, "was "), block(was))),
+        ),
+      ),
+    ),
+  ];
+}
+
+/** Every leaf of a JSON value by its path. */
+function flat(value, path = "", found = new Map()) {
+  if (value !== null && typeof value === "object" && Object.keys(value).length) {
+    for (const [key, item] of Object.entries(value)) flat(item, path ? `${path}.${key}` : key, found);
+  } else found.set(path, typeof value === "string" ? value : JSON.stringify(value));
+  return found;
+}
+
+function accepting(page, tool, refresh) {
+  if (!page.may("operator")) return [h("p", { class: "muted" }, "An operator can accept the new definition.")];
+  const accept = async () => {
+    const text = h("p", {}, "From now on ", seen(tool.name, { class: "strong" }), " counts as what its server says of it now.");
+    if (await page.ask("Accept this definition?", text, "Accept")) {
+      await act(page, refresh, () => api.change("POST", "/v1/pins", { names: [tool.name] }), ["Pinned ", seen(tool.name), "."]);
+    }
+  };
+  return [h("p", {}, h("button", { type: "button", onclick: accept }, "Accept this definition …"))];
+}
+
+// -------------------------------------------------------------------------------------- sessions
+
+export const sessions = section({
+  name: "sessions",
+  title: "Sessions and labels",
+  nouns: ["sessions", "calls"],
+  fetch: () => api.get("/v1/sessions"),
+  build() {
+    const labels = h("ul", { class: "rows" });
+    const open = h("ul", { class: "rows" });
+    return { labels, open, body: h("div", {}, h("h2", { class: "part" }, "Labels"), labels, h("h2", { class: "part" }, "Open sessions"), open) };
+  },
+  draw(page, parts, got, refresh) {
+    if (got.labels.length) renew(parts.labels, got.labels, (each) => each.principal, (each) => labelled(page, each, refresh));
+    else parts.labels.replaceChildren(h("li", {}, empty("Nobody has read anything from outside.")));
+    if (got.sessions.length) {
+      // How long one has been idle is another number at every look.
+      const lasting = got.sessions.map(({ idle, ...rest }) => rest);
+      renew(parts.open, lasting, (each) => each.id, sessionRow);
+    } else parts.open.replaceChildren(h("li", {}, empty("No session is open. Clients of the stateless era have none.")));
+  },
+});
+
+function labelled(page, { principal, labels }, refresh) {
+  const forget = async () => {
+    const text = h("p", {}, "What ", seen(principal, { class: "strong" }), " has read from outside no longer counts. If it still remembers it, it is still tainted.");
+    if (await page.ask("Forget these labels?", text, "Forget")) {
+      await act(page, refresh, () => api.change("DELETE", `/v1/labels/${encodeURIComponent(principal)}`), ["Forgot the labels of ", seen(principal), "."]);
+    }
+  };
+  return h(
+    "li",
+    {},
+    h("h3", {}, seen(principal)),
+    h("ul", { class: "plain" }, labels.map(label)),
+    page.may("operator") ? h("p", {}, h("button", { type: "button", class: "quiet", onclick: forget }, "Forget …")) : "",
+  );
+}
+
+function sessionRow(each) {
+  const client = [each.client?.name, each.client?.version].filter(Boolean).join(" ");
+  return h(
+    "li",
+    {},
+    h("h3", {}, seen(each.principal)),
+    h(
+      "p",
+      { class: "muted" },
+      client ? [seen(client), " · "] : "",
+      each.opened_at ? ["opened ", time(each.opened_at), " · "] : "",
+      each.server ? ["server ", seen(each.server), " · "] : "",
+      each.calls ? `${many(each.calls, "call")} running · ` : "",
+      h("code", {}, seen(each.id)),
+    ),
+  );
+}
+
+// ---------------------------------------------------------------------------------------- policy
+
+export const policy = section({
+  name: "policy",
+  title: "Policy",
+  nouns: ["policy"],
+  fetch: () => api.get("/v1/policy"),
+  build: () => ({ body: h("div", {}) }),
+  draw(page, parts, got) {
+    const list = (items) => (items?.length ? h("ul", { class: "plain" }, items.map((item) => h("li", {}, h("code", {}, seen(item))))) : "none");
+    const pairs = [
+      ["Revision", got.revision ? h("code", { class: "digest" }, got.revision) : "none"],
+      ["Loaded", got.loaded_at ? time(got.loaded_at) : "not yet"],
+      ["When no rule says anything", got.default],
+      ["Engine", got.engine],
+      ["Shipped policies", list(got.shipped)],
+      ["Your policies", list(got.paths)],
+    ];
+    parts.body.replaceChildren(
+      got.error
+        ? h(
+            "div",
+            { class: "alert", role: "alert" },
+            h("p", {}, h("strong", {}, "The files as they are now are not in force"), " (tried ", time(got.error.at), "). What is below still is."),
+            h("ul", { class: "plain" }, got.error.faults.map((fault) => h("li", { class: "fault" }, block(fault)))),
+          )
+        : "",
+      h("dl", { class: "facts" }, pairs.map(([name, what]) => [h("dt", {}, name), h("dd", {}, what)]).flat()),
+      got.warnings?.length ? h("h2", { class: "part" }, "Warnings") : "",
+      got.warnings?.length ? h("ul", { class: "plain" }, got.warnings.map((each) => h("li", {}, block(each)))) : "",
+    );
+  },
+});
+
+// ----------------------------------------------------------------------------------------- works
+
+export const works = section({
+  name: "works",
+  title: "Works",
+  nouns: ["works"],
+  counts: true,
+  optional: true,
+  async fetch(page) {
+    let found = [];
+    try {
+      found = (await api.get("/v1/works")).works;
+    } catch (failed) {
+      // Where there are no coding agents there may be no such thing.
+      if (failed.status !== 404) throw failed;
+    }
+    page.badge("works", found.length);
+    return found;
+  },
+  build: rowsOf,
+  draw(page, parts, got) {
+    if (!got.length) return parts.body.replaceChildren(h("li", {}, empty("No coding agent has a work.")));
+    return renew(
+      parts.body,
+      got,
+      (work) => [work.harness, work.checkout, work.principal, work.name ?? work.work].join("/"),
+      (work) =>
+        h(
+          "li",
+          {},
+          h("h2", {}, seen(work.name ?? work.work), " ", work.state ? chip(work.state) : ""),
+          h("p", { class: "muted" }, [work.harness, work.checkout, work.principal].filter(Boolean).map((each, i) => [i ? " · " : "", seen(each)])),
+          work.branch ? h("p", {}, h("code", {}, seen(work.branch))) : "",
+          work.kept ?? work.why ? h("p", { class: "muted" }, seen(work.kept ?? work.why)) : "",
+        ),
+    );
+  },
+});
