@@ -41,6 +41,8 @@ CONNECTIONS = 8
 """Of one node, beside the one that listens."""
 OPERATION = 10.0
 """Seconds for one operation, the wait for a connection included."""
+JOINING = 2.0
+"""Seconds of those for a watch to begin that was asked for before."""
 OPENING = 10.0
 """Seconds that a database which is starting gets at the start of the sidecar."""
 CLOSING = 10.0
@@ -108,7 +110,7 @@ class PostgresStore:
             await migrate(connection, self._migrations)
             self._pool = await driver().create_pool(
                 self._url,
-                min_size=1,
+                min_size=0,  # with a floor, it would try to restore that for ever, and log it
                 max_size=CONNECTIONS,
                 max_inactive_connection_lifetime=300.0,
                 **settings(self._node),
@@ -264,7 +266,8 @@ class PostgresStore:
             raise StoreError(f"{NAME}: the server is lost; the next attempt is in {left:.1f} s")
         try:
             async with asyncio.timeout(OPERATION):
-                await self._feed.ready()
+                async with asyncio.timeout(JOINING):
+                    await self._feed.ready()
                 value = await run()
         except faults() as error:
             if is_lost(error):
@@ -290,8 +293,17 @@ class PostgresStore:
         return row
 
     async def _on_connection(self, run: Callable[[Connection], Awaitable[T]]) -> T:
-        async with self._pool.acquire(timeout=CONNECT) as connection:
+        pool = self._pool
+        connection = await pool.acquire(timeout=CONNECT)
+        try:
             return await run(cast(Connection, connection))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError | TimeoutError):
+                # Its server may be frozen: to ask it to stop would take as long again.
+                connection.terminate()
+            raise
+        finally:
+            await pool.release(connection, timeout=CONNECT)
 
     async def _connect(self) -> Connection:
         return await connect(self._url, self._node)

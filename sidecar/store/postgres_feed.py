@@ -110,10 +110,15 @@ class Feed:
             self._task.cancel()
             await asyncio.wait({self._task})
         self._release()
-        for joined in self._joining.values():
+        for watch, joined in self._joining.items():
+            watch.finish()
             if not joined.done():
                 joined.set_result(None)
         self._joining.clear()
+        while not self._queue.empty():
+            item = self._queue.get_nowait()
+            if isinstance(item, _Joined):
+                item.watch.finish()
 
     # ------------------------------------------------------------------------------ watches
 
@@ -263,6 +268,7 @@ class Feed:
     async def _tell(self, connection: Connection) -> None:
         """Tell the watches what is in the queue. Of a key that changed twice, the newest."""
         told: dict[str, _Told] = {}
+        writes: list[int] = []
         joined: _Joined | None = None
         while not self._queue.empty() and len(told) < _TOGETHER:
             item = self._queue.get_nowait()
@@ -271,9 +277,11 @@ class Feed:
                 break
             told.pop(item.key, None)
             told[item.key] = item
-            if item.write is not None and not self._watched(item.key):
-                self._echo(item.write)
+            if item.write is not None:
+                writes.append(item.write)
         await self._publish(connection, list(told.values()))
+        for write in writes:
+            self._echo(write)
         if joined is not None:
             self._admit(joined)
         if not self._queue.empty():
@@ -295,9 +303,6 @@ class Feed:
                 self._known[each.key] = record.version
                 changes.append(Change(each.key, record))
         self._hub.publish(changes)
-        for each in told:
-            if each.write is not None:
-                self._echo(each.write)
 
     def _record(self, told: _Told) -> Record | None:
         """What our own write put there."""
