@@ -33,6 +33,8 @@ CONNECT_WAIT: Final = 10.0
 """Seconds for all addresses of a target together; each gets a fair part."""
 ANSWER_GRACE: Final = 1.0
 """Seconds that an answer of ours gets to be read before the connection is cut."""
+FINISH_WAIT: Final = 10.0
+"""Seconds for the last bytes of a connection, the few that are buffered."""
 MOST_UNREAD: Final = 1 << 20
 """Bytes that are read, and dropped, of a client that has been refused."""
 MOST_CONNECTIONS: Final = 1024
@@ -147,14 +149,14 @@ class ForwardProxy:
                 await self._one(client)
             except Refusal as refusal:
                 await _answer(client, refusal)
+            await _finish(client[1])
         except OverLimit as limit:
             log.info("a proxied connection was cut at %s", limit)
-            client[1].transport.abort()
         except (OSError, BadBody, BadHead, asyncio.IncompleteReadError):
-            # Broken off, or not HTTP any more: whoever is still there finds out by the end.
-            client[1].transport.abort()
+            pass  # Broken off, or not HTTP any more: whoever is still there finds out by the end.
         finally:
-            client[1].close()
+            # After a good end there is nothing left to cut.
+            client[1].transport.abort()
 
     async def _one(self, client: Pair) -> None:
         head = await _head(client[0])
@@ -181,8 +183,9 @@ class ForwardProxy:
                     await both(client, server, meter)
                 else:
                     await _exchange(request, target, client, server, meter)
+            await _finish(server[1])
         finally:
-            server[1].close()
+            server[1].transport.abort()
 
     def _admit(self, request: Request) -> Identity:
         """Whose the request is, counted against their bound. Raises Refusal."""
@@ -354,6 +357,14 @@ async def _answered(request: Request, client: Pair, server: Pair, meter: Meter) 
             break
     if not await carry(body, server[0], client[1], meter):
         raise ConnectionResetError("the answer broke off")
+
+
+async def _finish(writer: asyncio.StreamWriter) -> None:
+    """Close, with all that is still to be sent; a peer that does not take it is not waited for."""
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(FINISH_WAIT):
+            await writer.wait_closed()
 
 
 async def _answer(client: Pair, refusal: Refusal) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -588,6 +589,41 @@ async def test_a_slow_reader_holds_the_sender_back(lab: Lab) -> None:
     # Four sockets' buffers of the kernel, and our own few chunks.
     assert sent < 40 << 20
     writer.transport.abort()
+
+
+async def test_the_last_bytes_arrive_also_where_the_reader_is_slow(lab: Lab) -> None:
+    big = bytes(range(256)) * 4096
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(big)
+        writer.close()
+
+    server = await asyncio.start_server(send, GOOD, 0)
+    lab.stack.callback(server.close)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await lab.tunnel(f"good.example.net:{port}")
+    writer.write_eof()
+    got = b""
+    while len(got) < len(big):
+        await asyncio.sleep(0.02)
+        got += await reader.readexactly(min(65_536, len(big) - len(got)))
+    assert got == big
+    assert await reader.read(1) == b""
+
+
+async def test_a_reader_that_reads_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even for the last bytes, which would hold on to the connection for ever."""
+    monkeypatch.setattr(module, "FINISH_WAIT", 0.2)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        _, writer = await asyncio.open_connection(sock=ours)
+        writer.write(b"x" * (8 << 20))
+        async with asyncio.timeout(5):
+            await module._finish(writer)
+        assert writer.transport.get_write_buffer_size() > 0
+        writer.transport.abort()
 
 
 # ----------------------------------------------------------------------------------- bounds
