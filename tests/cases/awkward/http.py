@@ -60,9 +60,11 @@ class HttpRequest(Request):
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         assert self.http is not None
-        if self.stream is None:
-            self.stream = await open_stream(self.http)
-        await self.stream.write(event({"jsonrpc": "2.0", "method": method, "params": params}))
+        # In the handshake era a client that hung up ends nothing: the work goes on, unheard.
+        with contextlib.suppress(ConnectionError):
+            if self.stream is None:
+                self.stream = await open_stream(self.http)
+            await self.stream.write(event({"jsonrpc": "2.0", "method": method, "params": params}))
 
     async def send_raw(self, raw: str) -> None:
         self.raw = raw.encode()
