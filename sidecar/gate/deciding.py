@@ -23,7 +23,6 @@ from sidecar.model import (
     Kind,
     Phase,
     PolicyError,
-    Tool,
 )
 from sidecar.policy.guard import Guarded
 from sidecar.policy.phases import VARIABLES
@@ -88,27 +87,21 @@ class Decider:
         policy = self._holder.current
         revision = self._revision
         if revision is None or revision.policy is not policy:
-            revision = self._revision = Revision(policy)
+            revision = self._revision = Revision(policy, self._servers)
         return revision
 
     # -------------------------------------------------------------------- what it is about
 
     def asking(self, call: Call, calls: int) -> Asking:
         """A call, in front of the policy of now."""
-        tool = call.tool
+        tool, revision = call.tool, self.now()
         if tool is None:
-            config = self._servers(call.server)
-            return Asking(self.now().of_kind(call.server, call.kind, config), calls, False)
-        return Asking(self.tool(tool), calls, self._pins.changed(tool) is not False)
-
-    def tool(self, tool: Tool) -> Subject:
-        """A tool of the catalog, in front of the policy of now."""
-        return self.now().of_tool(tool, self._servers)
+            return Asking(revision.of_kind(call.server, call.kind), calls, False)
+        return Asking(revision.of_tool(tool), calls, self._pins.changed(tool) is not False)
 
     def overhearing(self, server: str) -> Asking:
         """A server that says something by itself: a resource without a name."""
-        config = self._servers(server)
-        return Asking(self.now().of_kind(server, Kind.RESOURCE, config), 0, False)
+        return Asking(self.now().of_kind(server, Kind.RESOURCE), 0, False)
 
     def calls_before(self, caller: Caller, *, count: bool) -> int:
         """Calls of the caller's session before this one; ``count``: this is one."""
@@ -169,9 +162,16 @@ class Decider:
 
     def hidden(self, asking: Asking, call: Call, caller: Caller) -> Decision | None:
         """The denial of what is not listed for this caller: it is not called either."""
-        if asking.subject.listed:
+        revision = self.now()
+        if revision.lists_all:
             return None
-        decision = asking.subject.listing(caller, asking.changed, _named(call) or None)
+        decision = (
+            revision.listing(call.tool, asking.changed, caller)
+            if call.tool is not None
+            else revision.listing_of(
+                call.server, call.kind, call.target, call.upstream_name, caller
+            )
+        )
         if decision.decision != "deny":
             return None
         self._records.tell(Phase.LIST, call, caller, decision)

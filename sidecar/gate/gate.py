@@ -62,7 +62,6 @@ class PolicyGate:
         self._pins = pins
         self._records = records
         self._parking = parking or NoParking()
-        self._servers = servers
         self.limit = limit
         self._decider = Decider(holder, servers=servers, ledger=ledger, pins=pins, records=records)
         self._stops = [
@@ -246,24 +245,24 @@ class PolicyGate:
     def offers(self, tool: Tool, caller: Caller) -> bool:
         """See the port."""
         revision = self._decider.now()
-        if revision.lists_all:
+        if revision.shows_all:
             return True
-        subject = revision.of_tool(tool, self._servers)
-        if subject.denied:
+        if revision.doomed(tool):
             return False
         changed = self._pins.changed(tool) is not False
-        return subject.listing(caller, changed).decision != "deny"
+        return revision.lists_all or revision.listing(tool, changed, caller).decision != "deny"
 
     def shows(self, kind: Kind, server: str, name: str, own: str, caller: Caller) -> bool:
         """See the port."""
         revision = self._decider.now()
-        if revision.lists_all:
+        if revision.shows_all:
             return True
-        subject = revision.of_kind(server, kind, self._servers(server))
-        if subject.denied:
+        if revision.doomed_of(server, kind, name, own):
             return False
-        named = {"name": name, "upstream_name": own}
-        return subject.listing(caller, False, named).decision != "deny"
+        return (
+            revision.lists_all
+            or revision.listing_of(server, kind, name, own, caller).decision != "deny"
+        )
 
 
 def _typed(tool: Tool | None) -> bool:

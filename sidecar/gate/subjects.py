@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from sidecar.config import ServerConfig
@@ -11,7 +11,10 @@ from sidecar.policy.guard import Guarded
 from sidecar.policy.inputs import known, tool_input
 
 MOST: Final = 4096
-"""Tools, and callers of one tool, of which something is kept; beyond, it is made anew."""
+"""Tools whose calls were decided; beyond, what was made for them is made anew."""
+MOST_LISTED: Final = 65_536
+MOST_AGENTS: Final = 256
+"""Things in lists, and agents who asked for one of them, whose decisions are kept."""
 
 READ_ONLY: Final = Hints(read_only=True, destructive=False, idempotent=True, open_world=True)
 """Prompts, resources and completion: they change nothing, and may reach anywhere."""
@@ -45,18 +48,7 @@ class Question:
 class Subject:
     """A tool, or one kind of thing that a server has, in front of one policy."""
 
-    __slots__ = (
-        "_call",
-        "_list",
-        "_lists",
-        "_policy",
-        "_result",
-        "config",
-        "denied",
-        "listed",
-        "server",
-        "tool",
-    )
+    __slots__ = ("_call", "_policy", "_result", "config", "server", "tool")
 
     def __init__(
         self, policy: Guarded, tool: JsonObject, server: JsonObject, config: ServerConfig | None
@@ -65,15 +57,8 @@ class Subject:
         self.server: Final = server
         self.config: Final = config
         self._policy = policy.specialise(known(tool, server))
-        self._list = Question(self._policy, Phase.LIST)
         self._call: Question | None = None
         self._result: Question | None = None
-        self.listed: Final = self._list.passes
-        """Whether it is fixed that this is listed."""
-        self._lists: dict[object, Decision] = {}
-        always = self._policy.always(Phase.CALL)
-        self.denied: Final = always is not None and always.decision == "deny"
-        """Whether every call of it is denied, whatever is sent by whomever."""
 
     @property
     def call(self) -> Question:
@@ -91,76 +76,129 @@ class Subject:
             question = self._result = Question(self._policy, Phase.RESULT)
         return question
 
-    def listing(
-        self, caller: Caller, changed: bool, name: Mapping[str, object] | None = None
-    ) -> Decision:
-        """Phase ``list``: the same for every connection of one agent, so it is asked once.
-
-        ``name`` is what is known of the tool for this call alone.
-        """
-        question = self._list
-        if question.fixed is not None:
-            return question.fixed
-        own = None if name is None else name["name"]
-        key = (caller.principal.name, caller.client, changed, own)
-        found = self._lists.get(key)
-        if found is None:
-            given: JsonObject = {
-                "agent": agent(caller),
-                "tool": {**self.tool, "changed": changed, **(name or {})},
-                "server": self.server,
-            }
-            found = question.policy.decide(Phase.LIST, given)
-            if len(self._lists) >= MOST:
-                self._lists.clear()
-            self._lists[key] = found
-        return found
-
 
 class Revision:
-    """The subjects of one policy in force. A reload makes a new one."""
+    """One policy in force, and what was made of it. A reload makes a new one."""
 
-    def __init__(self, policy: Guarded) -> None:
+    def __init__(self, policy: Guarded, servers: Callable[[str], ServerConfig | None]) -> None:
+        """``servers`` gives a server's configuration, the same object until it changes."""
         self.policy: Final = policy
-        always = policy.always(Phase.LIST)
-        self.lists_all: Final = (
-            always is not None and always.decision == "allow" and not policy.denials(Phase.CALL)
-        )
-        """Whether everything is listed, whatever it is."""
+        self._servers = servers
         self._tools: dict[str, tuple[Tool, Subject]] = {}
         self._others: dict[tuple[str, Kind], Subject] = {}
+        always = policy.always(Phase.LIST)
+        self.lists_all: Final = always is not None and always.decision == "allow"
+        """Whether phase ``list`` leaves nothing out, whatever it is."""
+        self.shows_all: Final = self.lists_all and policy.foredoomed(Phase.CALL, {}) is None
+        """Whether everything is shown: what is always denied when it is called is not."""
+        self._lists: dict[str, tuple[object, dict[object, Decision]]] = {}
+        self._doomed: dict[str, tuple[object, bool]] = {}
 
-    def of_tool(self, tool: Tool, servers: Callable[[str], ServerConfig | None]) -> Subject:
+    # --------------------------------------------------------------------------- calls
+
+    def of_tool(self, tool: Tool) -> Subject:
         """A tool of the catalog; one that was defined or configured anew is another object, and
         asked anew."""
         kept = self._tools.get(tool.name)
         if kept is not None and kept[0] is tool:
             return kept[1]
-        config = servers(tool.server)
+        config = self._servers(tool.server)
         subject = Subject(self.policy, tool_input(tool), server_input(tool.server, config), config)
         if len(self._tools) >= MOST:
             self._tools.clear()
         self._tools[tool.name] = (tool, subject)
         return subject
 
-    def of_kind(self, server: str, kind: Kind, config: ServerConfig | None) -> Subject:
+    def of_kind(self, server: str, kind: Kind) -> Subject:
         """Things that are in no catalog of tools: their names differ from call to call."""
+        config = self._servers(server)
         subject = self._others.get((server, kind))
         if subject is None or subject.config is not config:
-            tool: JsonObject = {
-                "server": server,
-                "kind": kind.value,
-                "annotations": {},
-                "hints": {name: getattr(READ_ONLY, name) for name in Hints.__slots__},
-                "gated": False,
-                "gate_set": False,
-                "digest": "",
-            }
+            tool = thing_input(server, kind)
             subject = Subject(self.policy, tool, server_input(server, config), config)
             if len(self._others) >= MOST:
                 self._others.clear()
             self._others[server, kind] = subject
         return subject
+
+    # --------------------------------------------------------------------------- lists
+
+    def listing(self, tool: Tool, changed: bool, caller: Caller) -> Decision:
+        """Phase ``list``: the same for every connection of one agent, so it is asked once.
+
+        Not specialised for the tool: lists have thousands of them, and most are never called.
+        """
+        return self._listing(tool.name, tool, caller, changed, lambda: self._about(tool))
+
+    def listing_of(self, server: str, kind: Kind, name: str, own: str, caller: Caller) -> Decision:
+        """As ``listing``, for a prompt or a resource."""
+        key = f"{kind.value} {server} {name}"
+        about = {**thing_input(server, kind), "name": name, "upstream_name": own}
+        config = self._servers(server)
+        return self._listing(
+            key, config, caller, False, lambda: (about, server_input(server, config))
+        )
+
+    def _listing(
+        self,
+        key: str,
+        of: object,
+        caller: Caller,
+        changed: bool,
+        about: Callable[[], tuple[JsonObject, JsonObject]],
+    ) -> Decision:
+        kept = self._lists.get(key)
+        if kept is None or kept[0] is not of:
+            if len(self._lists) >= MOST_LISTED:
+                self._lists.clear()
+            kept = self._lists[key] = (of, {})
+        who = (caller.principal.name, caller.client, changed)
+        found = kept[1].get(who)
+        if found is None:
+            tool, server = about()
+            given: JsonObject = {
+                "agent": agent(caller),
+                "tool": {**tool, "changed": changed},
+                "server": server,
+            }
+            found = self.policy.decide(Phase.LIST, given)
+            if len(kept[1]) >= MOST_AGENTS:
+                kept[1].clear()
+            kept[1][who] = found
+        return found
+
+    def doomed(self, tool: Tool) -> bool:
+        """Whether every call of it is denied, whatever is sent by whomever."""
+        kept = self._doomed.get(tool.name)
+        if kept is None or kept[0] is not tool:
+            about, server = self._about(tool)
+            doomed = self.policy.foredoomed(Phase.CALL, {"tool": about, "server": server}) is True
+            if len(self._doomed) >= MOST_LISTED:
+                self._doomed.clear()
+            kept = self._doomed[tool.name] = (tool, doomed)
+        return kept[1]
+
+    def doomed_of(self, server: str, kind: Kind, name: str, own: str) -> bool:
+        """As ``doomed``, for a prompt or a resource."""
+        about = {**thing_input(server, kind), "name": name, "upstream_name": own}
+        given: JsonObject = {"tool": about, "server": server_input(server, self._servers(server))}
+        return self.policy.foredoomed(Phase.CALL, given) is True
+
+    def _about(self, tool: Tool) -> tuple[JsonObject, JsonObject]:
+        return tool_input(tool), server_input(tool.server, self._servers(tool.server))
+
+
+def thing_input(server: str, kind: Kind) -> JsonObject:
+    """The variable ``tool`` of what is no tool, without its name: it changes nothing."""
+    return {
+        "server": server,
+        "kind": kind.value,
+        "annotations": {},
+        "hints": {name: getattr(READ_ONLY, name) for name in Hints.__slots__},
+        "gated": False,
+        "gate_set": False,
+        "digest": "",
+    }
 
 
 def server_input(name: str, config: ServerConfig | None) -> JsonObject:

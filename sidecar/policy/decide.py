@@ -31,6 +31,8 @@ class CelPolicy:
         self._matchless: dict[Phase, bool] = {}
         self._plans: dict[tuple[Phase, Subject | None], Plan] = {}
         self._refs: dict[Phase, frozenset[str]] = {}
+        self._static: dict[Phase, list[Rule]] = {}
+        self._doom: dict[tuple[Phase, tuple[int, ...]], Plan] = {}
 
     @property
     def revision(self) -> str:
@@ -65,12 +67,30 @@ class CelPolicy:
         self._plans[phase, subject] = plan
         return plan
 
-    def denials(self, phase: Phase) -> bool:
-        """Whether some rule denies by what a tool and its server are, and by nothing else."""
-        return any(
-            rule.effect == "deny" and not rule.audit and all(map(_static, rule.when.references))
-            for rule in self.rules(phase)
-        )
+    def foredoomed(self, phase: Phase, given: JsonObject) -> bool | None:
+        """Whether a rule that reads nothing but what a tool and its server are denies this one.
+
+        ``given`` has ``tool`` and ``server``. ``None``: there is no such rule, for no tool.
+        """
+        static = self._static.get(phase)
+        if static is None:
+            static = self._static[phase] = [
+                rule
+                for rule in self.rules(phase)
+                if rule.effect == "deny" and not rule.audit and all(map(_static, _reads(rule)))
+            ]
+        if not static:
+            return None
+        subject = subject_of(phase, given)
+        taken = tuple(n for n, rule in enumerate(static) if rule.matcher.takes(subject))
+        plan = self._doom.get((phase, taken))
+        if plan is None:
+            rules = [replace(static[n], message=None, text="") for n in taken]
+            plan = Plan(phase, rules, "allow", self._revision)
+            if len(self._doom) >= MOST_PLANS:
+                self._doom.clear()
+            self._doom[phase, taken] = plan
+        return plan.decide(given).decision == "deny"
 
     def always(self, phase: Phase) -> Decision | None:
         """The decision, where nothing that is not known yet can change it."""
@@ -100,6 +120,11 @@ class CelPolicy:
     def specialise(self, known: Mapping[str, object]) -> CelPolicy:
         """The policy for inputs that hold all of ``known``: variables, or dotted paths."""
         return Specialised(self, known)
+
+
+def _reads(rule: Rule) -> frozenset[str]:
+    """What decides about a match; what a message reads does not."""
+    return replace(rule, message=None).references
 
 
 def _static(name: str) -> bool:

@@ -31,10 +31,10 @@ class _Foresees(Protocol):
 
 
 @runtime_checkable
-class _Denies(Protocol):
-    """A policy that can tell whether foreseeing denials is worth the trouble."""
+class _Dooms(Protocol):
+    """A policy that can tell tools of which every call is denied."""
 
-    def denials(self, phase: Phase) -> bool: ...
+    def foredoomed(self, phase: Phase, given: JsonObject) -> bool | None: ...
 
 
 class Guarded:
@@ -99,16 +99,18 @@ class Guarded:
             return None
         return found if found is not None and acceptable(found, phase) else None
 
-    def denials(self, phase: Phase) -> bool:
-        """Whether it may be that ``always`` of a specialised policy is a denial: looking at
-        every tool is for nothing otherwise."""
-        if not isinstance(self.policy, _Denies):
-            return False
+    def foredoomed(self, phase: Phase, given: JsonObject) -> bool | None:
+        """Whether all of a tool's calls are denied, by what it and its server are alone.
+
+        ``given`` has ``tool`` and ``server``. ``None``: that is so of no tool whatever.
+        """
+        if not isinstance(self.policy, _Dooms):
+            return None
         try:
-            return self.policy.denials(phase) is not False
-        except Exception as error:  # noqa: BLE001 - to look is always right
+            return self.policy.foredoomed(phase, given)
+        except Exception as error:  # noqa: BLE001 - a tool that is listed is denied when called
             log.warning("the policy engine failed (%s)", type(error).__name__)
-            return True
+            return None
 
     def refs(self, phase: Phase) -> frozenset[str]:
         """The dotted names of the input that some rule of the phase reads; all when unsure."""
