@@ -23,6 +23,7 @@ lint: $(VENV)/.installed-test
 peers: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py
 	@$(BIN)/python tests/peers/postgres.py
+	@$(BIN)/python tests/peers/chromium.py
 
 bench: $(VENV)/.installed-test peers
 	$(BIN)/python -m bench

@@ -1,0 +1,1 @@
+"""The admin page in a real browser, in front of a real sidecar."""
