@@ -49,12 +49,15 @@ def routes(pins: Pins, tools: Callable[[], Sequence[Tool]]) -> list[Route]:
             chosen = list(here.values())
         else:
             names = body.get("names")
-            if set(body) != {"names"} or not isinstance(names, list) or not names:
+            texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
+            if set(body) != {"names"} or not isinstance(names, list) or not texts or not names:
                 raise Problem(422, "bad_names", 'send {"names": ["server__tool"]} or {"all": true}')
             missing = [name for name in names if name not in here]
             if missing:
                 raise Problem(
-                    404, "not_found", f"there is no tool {missing[0]!r}; nothing was pinned"
+                    404,
+                    "not_found",
+                    f"there is no tool {str(missing[0])[:80]!r}; nothing was pinned",
                 )
             chosen = [here[cast("str", name)] for name in dict.fromkeys(names)]
         try:
