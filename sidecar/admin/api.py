@@ -53,7 +53,7 @@ class Route:
 
     ``path`` holds parameters as ``{name}``, each described in ``path_params``. ``body`` is the
     schema of the JSON object that the request carries. ``answers`` need not name the refusals
-    that every route shares (401, 403, and for a body 400, 413, 415).
+    that every route shares (400, 401, 403, 421, and for a body 413, 415).
     """
 
     method: str

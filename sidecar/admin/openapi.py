@@ -71,11 +71,10 @@ def _operation(route: Route) -> dict[str, object]:
     responses: dict[str, object] = {
         str(status): _response(each) for status, each in route.answers.items()
     }
-    shared = [401, 403]
+    # 400 and 421 are about the Host header.
+    shared = [400, 401, 403, 421]
     if route.body is not None:
-        shared += [400, 413, 415]
-    if route.query:
-        shared.append(400)
+        shared += [413, 415]
     for status in shared:
         responses.setdefault(str(status), _REFUSAL)
     operation: dict[str, object] = {

@@ -276,10 +276,7 @@ def test_it_answers_as_the_document_says(sidecar: Sidecar, document: dict[str, A
     excluded = [CHECKS.get_one(name) for name in EXCLUDED]
     asked = 0
     for method, path, described in operations(document):
-        if any(
-            "text/event-stream" in each.get("content", {})
-            for each in described["responses"].values()
-        ):
+        if any("text/event-stream" in str(each) for each in described["responses"].values()):
             continue
         for mode in MODES:
             operation = schema[path][method]
