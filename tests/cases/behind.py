@@ -72,8 +72,33 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(behaviours: Mapping[str, Behaviour], **config: Any) -> Iterator[Stage]:
-    """One HTTP server for each behaviour, and a sidecar in front of them that is ready."""
+def stage(
+    behaviours: Mapping[str, Behaviour],
+    options: Mapping[str, dict[str, Any]] | None = None,
+    others: Mapping[str, Server] | None = None,
+    **config: Any,
+) -> Iterator[Stage]:
+    """One HTTP server for each behaviour, and a sidecar in front of them that is ready.
+
+    ``options`` are further settings of some of them, ``others`` are servers beside them.
+    """
+    upstreams = {name: HttpServer(behaviour) for name, behaviour in behaviours.items()}
+    with threaded(*upstreams.values()):
+        entries = {
+            name: entry(upstream, **(options or {}).get(name, {}))
+            for name, upstream in upstreams.items()
+        }
+        entries |= {name: entry(server) for name, server in (others or {}).items()}
+        with started({"servers": entries, **config}) as sidecar:
+            # The first list waits for all of them.
+            with urllib.request.urlopen(f"{sidecar.rest}/tools", timeout=10) as answer:
+                answer.read()
+            yield Stage(sidecar, upstreams)
+
+
+@contextlib.contextmanager
+def threaded(*servers: HttpServer) -> Iterator[None]:
+    """Runs servers in a thread with a loop of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -81,19 +106,14 @@ def stage(behaviours: Mapping[str, Behaviour], **config: Any) -> Iterator[Stage]
     def run(work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, loop).result(10)
 
-    upstreams = {name: HttpServer(behaviour) for name, behaviour in behaviours.items()}
     try:
-        for upstream in upstreams.values():
-            run(upstream.start())
-        entries = {name: entry(upstream) for name, upstream in upstreams.items()}
-        with started({"servers": entries, **config}) as sidecar:
-            # The first list waits for all of them.
-            with urllib.request.urlopen(f"{sidecar.rest}/tools", timeout=10) as answer:
-                answer.read()
-            yield Stage(sidecar, upstreams)
+        for server in servers:
+            run(server.start())
+        yield
     finally:
-        for upstream in upstreams.values():
-            run(upstream.stop())
+        for server in servers:
+            run(server.stop())
+            server.server.end_children()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

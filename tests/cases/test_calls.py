@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +12,49 @@ import aiohttp
 import pytest
 
 from tests.cases.awkward import Behaviour, serving
+from tests.cases.awkward.http import HttpServer
 from tests.cases.awkward.stdio import Child
-from tests.cases.behind import Server, behind
+from tests.cases.behind import Stage, behind, stage, threaded
 from tests.kit.client import Client, Legacy, Modern, eventually
 
 # ------------------------------------------------------------------------- C12 parallel calls
 
 
-@pytest.mark.parametrize("way", ["json", "sse", "stdio", "old sse"])
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One server for each way of being connected."""
+    old = HttpServer(Behaviour())
+    child = Child(Behaviour(), tmp_path_factory.mktemp("ways") / "record")
+    with (
+        threaded(old),
+        stage(
+            {"json": Behaviour(), "sse": Behaviour(answers="sse")},
+            others={"stdio": child, "old": {"url": old.sse_url, "transport": "sse"}},
+        ) as made,
+    ):
+        yield made
+
+
+@pytest.mark.parametrize("way", ["json", "sse", "stdio", "old"])
 async def test_calls_of_one_session_run_side_by_side(
-    http: aiohttp.ClientSession,
-    client_of: type[Legacy] | type[Modern],
-    tmp_path: Path,
-    way: str,
+    http: aiohttp.ClientSession, client_of: type[Legacy] | type[Modern], ways: Stage, way: str
 ) -> None:
     """Eight of 300 ms: the upstream sees eight at once, and a fast one is not held up."""
-    async with serving(Behaviour(answers="sse" if way == "sse" else "json")) as upstream:
-        servers: dict[str, Server] = {
-            "stdio": Child(Behaviour(), tmp_path / "record"),
-            "old sse": {"url": upstream.sse_url, "transport": "sse"},
-        }
-        async with behind({"up": servers.get(way, upstream)}) as sidecar:
-            client = client_of(http, sidecar.mcp)
-            await client.open()
-            await client.until_listed("up__slow", "up__echo")
-            began = time.monotonic()
-            slow = [asyncio.create_task(client.call("up__slow", seconds=0.3)) for _ in range(8)]
-            await asyncio.sleep(0.05)
-            fast = time.monotonic()
-            assert await client.text("up__echo", message="fast") == "fast"
-            fast = time.monotonic() - fast
-            results = await asyncio.gather(*slow)
-            took = time.monotonic() - began
-            print(f"8 x 300 ms: {took:.3f} s (budget 0.35), one fast call {fast * 1e3:.0f} ms")
-            assert max(result["structuredContent"]["at_once"] for result in results) == 8
-            assert took < 1.05
-            assert fast < 0.2
+    client = client_of(http, ways.sidecar.mcp)
+    await client.open()
+    await client.until_listed(f"{way}__slow", f"{way}__echo")
+    began = time.monotonic()
+    slow = [asyncio.create_task(client.call(f"{way}__slow", seconds=0.3)) for _ in range(8)]
+    await asyncio.sleep(0.05)
+    fast = time.monotonic()
+    assert await client.text(f"{way}__echo", message="fast") == "fast"
+    fast = time.monotonic() - fast
+    results = await asyncio.gather(*slow)
+    took = time.monotonic() - began
+    print(f"8 x 300 ms: {took:.3f} s (budget 0.35), one fast call {fast * 1e3:.0f} ms")
+    assert max(result["structuredContent"]["at_once"] for result in results) == 8
+    assert took < 1.05
+    assert fast < 0.25
 
 
 # --------------------------------------------------------------------------------- C15 cancel
@@ -149,37 +157,49 @@ async def test_nobody_cancels_the_call_of_another(http: aiohttp.ClientSession) -
 # ----------------------------------------------------------------------------- C16 disconnect
 
 
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Stage]:
+    """A server of each era, and stateful ones of each isolation."""
+    behaviours = {era: Behaviour(eras=(era,)) for era in ("legacy", "modern")}
+    options = {}
+    for isolation in ("auto", "session", "shared"):
+        behaviours[isolation] = legacy_upstream()
+        options[isolation] = {"isolation": isolation}
+    behaviours["stateless"] = Behaviour(eras=("legacy",), sessions=False)
+    with stage(behaviours, options) as made:
+        yield made
+
+
 @pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
 @pytest.mark.parametrize("streaming", [False, True], ids=["waiting", "streaming"])
 async def test_a_client_that_leaves_cancels_its_call(
     http: aiohttp.ClientSession,
     client_of: type[Legacy] | type[Modern],
+    scene: Stage,
     upstream_era: str,
     streaming: bool,
 ) -> None:
     """Closing the POST, before or after its stream began, ends the upstream's work within 1 s."""
-    async with (
-        serving(Behaviour(eras=(upstream_era,))) as upstream,
-        behind({"up": upstream}) as sidecar,
-    ):
-        client = client_of(http, sidecar.mcp)
-        await client.open()
-        params: dict[str, Any] = {"name": "up__slow", "arguments": {"seconds": 6}}
-        if streaming:
-            params["name"], params["_meta"] = "up__progress", {"progressToken": "t"}
-            params["arguments"] = {"steps": 60}
-        heard: list[Any] = []
-        call = asyncio.create_task(client.exchange("tools/call", params, heard=heard.append))
-        await eventually(lambda: heard if streaming else upstream.server.running)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        left = time.monotonic()
-        await eventually(lambda: upstream.server.cancelled, 3)
-        took = time.monotonic() - left
-        print(f"cancelled {took:.3f} s after the client left (budget 1 s)")
-        assert took < 2
-        assert upstream.server.running == 0
-        assert await client.text("up__echo", message="on") == "on"
+    scene.clear()
+    server = scene[upstream_era]
+    client = client_of(http, scene.sidecar.mcp)
+    await client.open()
+    params: dict[str, Any] = {"name": f"{upstream_era}__slow", "arguments": {"seconds": 6}}
+    if streaming:
+        params["name"], params["_meta"] = f"{upstream_era}__progress", {"progressToken": "t"}
+        params["arguments"] = {"steps": 60}
+    heard: list[Any] = []
+    call = asyncio.create_task(client.exchange("tools/call", params, heard=heard.append))
+    await eventually(lambda: heard if streaming else server.running)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    left = time.monotonic()
+    await eventually(lambda: server.cancelled, 3)
+    took = time.monotonic() - left
+    print(f"cancelled {took:.3f} s after the client left (budget 1 s)")
+    assert took < 2
+    assert server.running == 0
+    assert await client.text(f"{upstream_era}__echo", message="on") == "on"
 
 
 # ---------------------------------------------------------------------------- C17 credentials
@@ -245,8 +265,8 @@ async def test_a_child_sees_no_environment_of_ours(
 # -------------------------------------------------------------------------- C18 isolation
 
 
-async def counted(order: list[Client]) -> str:
-    return "".join([await client.text("up__count") for client in order])
+async def counted(order: list[Client], server: str) -> str:
+    return "".join([await client.text(f"{server}__count") for client in order])
 
 
 async def sessions(http: aiohttp.ClientSession, url: str) -> list[Client]:
@@ -258,16 +278,13 @@ async def sessions(http: aiohttp.ClientSession, url: str) -> list[Client]:
 
 
 @pytest.mark.parametrize(
-    "isolation, expected", [("auto", "1213"), ("session", "1213"), ("shared", "1234")]
+    "server, expected",
+    [("auto", "1213"), ("session", "1213"), ("shared", "1234"), ("stateless", "1234")],
 )
 async def test_sessions_of_a_stateful_server(
-    http: aiohttp.ClientSession, isolation: str, expected: str
+    http: aiohttp.ClientSession, scene: Stage, server: str, expected: str
 ) -> None:
-    async with (
-        serving(legacy_upstream()) as upstream,
-        behind({"up": {"url": upstream.url, "isolation": isolation}}) as sidecar,
-    ):
-        assert await counted(await sessions(http, sidecar.mcp)) == expected
+    assert await counted(await sessions(http, scene.sidecar.mcp), server) == expected
 
 
 @pytest.mark.parametrize("isolation, expected", [("auto", "1234"), ("session", "1213")])
@@ -277,15 +294,7 @@ async def test_sessions_over_stdio(
     """A process is shared unless it is declared to hold state of a session."""
     child = Child(Behaviour(), tmp_path / "record")
     async with behind({"up": child.config(isolation=isolation)}) as sidecar:
-        assert await counted(await sessions(http, sidecar.mcp)) == expected
-
-
-async def test_a_server_without_sessions_is_shared(http: aiohttp.ClientSession) -> None:
-    async with (
-        serving(Behaviour(eras=("legacy",), sessions=False)) as upstream,
-        behind({"up": upstream}) as sidecar,
-    ):
-        assert await counted(await sessions(http, sidecar.mcp)) == "1234"
+        assert await counted(await sessions(http, sidecar.mcp), "up") == expected
 
 
 async def test_the_end_of_a_session_ends_the_servers_own(http: aiohttp.ClientSession) -> None:
