@@ -19,8 +19,8 @@ _RESULTS: Final = frozenset((Kind.MCP, Kind.ACP))
 """Kinds whose result can say that it is an error; everything else is answered with an error."""
 
 
-def denied(decision: Decision, call: Call, text: str = "") -> Refused:
-    """The answer to a call, or in place of a result, that policy denies.
+def denied(decision: Decision, call: Call, text: str = "", *, ran: bool = False) -> Refused:
+    """The answer to a call, or in place of a result (``ran``), that policy denies.
 
     ``text`` is for the caller and may quote what it sent; default: the decision's own message.
     """
@@ -28,6 +28,9 @@ def denied(decision: Decision, call: Call, text: str = "") -> Refused:
     about: JsonObject = {"rule": decision.rule, "message": message}
     shown = message if message.startswith("denied") else f"denied: {message}"
     told = f"{shown} (rule {decision.rule})"
+    if ran:
+        # Whoever is told no tries again, and what has run once should not run twice for that.
+        told += "; the call itself has run, its answer is withheld"
     result: Fields = {
         "content": [{"type": "text", "text": told}],
         "isError": True,

@@ -129,7 +129,7 @@ class PolicyGate:
             error=PolicyError("store", 0, 0, "the store is unavailable", rule),
         )
         self._records.tell(phase, call, caller, decision)
-        return denied(decision, call)
+        return denied(decision, call, ran=phase is Phase.RESULT)
 
     # ------------------------------------------------------------------------- the result
 
@@ -141,7 +141,7 @@ class PolicyGate:
         # A result is not read before a rule reads it.
         decision = self._decider.ask(Phase.RESULT, asking, call, caller, ResultContent(fields))
         if decision.decision == "deny":
-            return denied(decision, call)
+            return denied(decision, call, ran=True)
         if decision.redactions:
             try:
                 cleaned = redact(
@@ -187,7 +187,7 @@ class PolicyGate:
             redactions=(),
         )
         self._records.tell(Phase.RESULT, call, caller, refused)
-        return denied(refused, call)
+        return denied(refused, call, ran=True)
 
     async def failed(
         self, call: Call, caller: Caller, admitted: Admitted, error: RpcError
@@ -199,7 +199,7 @@ class PolicyGate:
         asking = self._asking(call, admitted)
         decision = self._decider.ask(Phase.RESULT, asking, call, caller, content)
         if decision.decision == "deny":
-            return denied(decision, call)
+            return denied(decision, call, ran=True)
         if decision.redactions:
             error = in_error(error, decision.redactions)
         if decision.labels and not await self._ledger.add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from sidecar.ports.store import Change, Record, Store, StoreError
 
@@ -59,11 +59,11 @@ class Mirror:
         for record in records:
             self._changed(record)
 
-    async def _follow(self, changes: object) -> None:
+    async def _follow(self, changes: AsyncIterator[Change]) -> None:
         wait = _FIRST
         while True:
             try:
-                async for change in changes:  # type: ignore[attr-defined]  # the port's iterator
+                async for change in changes:
                     self._tell(change)
                     wait = _FIRST
                 # It ends when the store closes; a store that was lost may be back later.

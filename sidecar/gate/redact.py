@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from sidecar.gate.content import plain
-from sidecar.gate.patterns import Budget, Patterns
+from sidecar.gate.patterns import Budget, Patterns, is_document
 from sidecar.gate.shapes import mended, text_block
 from sidecar.model import Fields, JsonObject, Redaction
 from sidecar.wire import json
@@ -150,7 +150,7 @@ class _Work:
             return
         structured = self._read("structuredContent")
         for position, text in _texts(self._read("content")):
-            if text[:1] in ("{", "["):
+            if is_document(text):
                 try:
                     same = json.decode(text.encode()) == structured
                 except (json.BadJson, UnicodeEncodeError):

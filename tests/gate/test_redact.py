@@ -188,6 +188,7 @@ def test_patterns_are_taken_out_of_every_string() -> None:
     [
         json.dumps({"k": SECRET}),
         json.dumps({"k": SECRET}).replace("AKIA", "\\u0041KIA"),
+        "\n " + json.dumps({"k": SECRET}).replace("AKIA", "\\u0041KIA"),
         f'[1, "{SECRET}"]'.replace("K", "\\u004B"),
     ],
 )
@@ -483,3 +484,5 @@ async def test_a_denied_result_says_nothing_of_what_it_was(begin: Begin) -> None
     answer = await world.call("s__x", caller())
     assert "KEY" not in json.dumps(answer)
     assert denial(answer) == {"rule": "p0/d", "message": "it held a key"}
+    told: Any = answer["content"]
+    assert told[0]["text"].endswith("the call itself has run, its answer is withheld")
