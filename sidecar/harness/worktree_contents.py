@@ -308,6 +308,8 @@ class _Look:
             elif name in ignored:
                 valuable = name
             else:
+                # What is in it is looked at later, and so comes before it.
+                self.contents.directories.insert(0, name)
                 deeper += [child + (b"/" if child in found.directories else b"") for child in below]
         return deeper, valuable
 
@@ -315,12 +317,13 @@ class _Look:
         """Which of them the ``.gitignore`` files of the tree ignore."""
         if not names:
             return set()
+        # It takes no literal pathspecs; behind a `./` nothing else can be meant.
         done = self._repository.git.run(
             "check-ignore", "-z", "--stdin", "--no-index",
-            stdin=b"".join(name + b"\0" for name in names), ok=(0, 1),
-            worktree=self._path, inside=True,
+            stdin=b"".join(b"./" + name + b"\0" for name in names), ok=(0, 1),
+            worktree=self._path, inside=True, env={"GIT_LITERAL_PATHSPECS": "0"},
         )  # fmt: skip
-        return {name.rstrip(b"/") for name in done.out.split(b"\0") if name}
+        return {name[2:].rstrip(b"/") for name in done.out.split(b"\0") if name}
 
     def _collect(self, fd: int, name: bytes, whole: bytes, into: Contents, depth: int) -> bool:
         """See everything below a directory the commit does not have; whether there is a file."""

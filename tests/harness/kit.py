@@ -7,6 +7,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from sidecar.events import Bus, Swept
+from sidecar.harness.git_checkout import Checkout
+from sidecar.harness.naming import WorkName
+from sidecar.harness.works import Work, Works
+
 ENV = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",
@@ -65,3 +70,66 @@ def repository(directory: Path) -> Path:
     write(directory / "b.txt", lines(prefix="other"))
     commit(directory, "init")
     return directory
+
+
+NAME = WorkName("claude", "c", "alice", "fix")
+
+
+class Desk:
+    """A checkout ``repo`` and its works below ``worktrees``, in one directory."""
+
+    def __init__(self, directory: Path, *, base: str | None = None, fetch: bool = False) -> None:
+        self.directory = directory
+        self.root = directory / "worktrees"
+        self.repo = directory / "repo"
+        self.checkout = Checkout("c", self.repo, base, fetch)
+        self.bus = Bus()
+        self.swept: list[Swept] = []
+        self.bus.listen(Swept, self.swept.append)
+        self.works = self.new()
+
+    def new(self) -> Works:
+        return Works(self.root, [self.checkout], bus=self.bus, name="box")
+
+    async def open(self) -> Desk:
+        if not self.repo.exists():
+            repository(self.repo)
+        await self.works.open()
+        return self
+
+    async def restart(self) -> None:
+        """Another sidecar over the same directory."""
+        await self.works.close()
+        self.works = self.new()
+        await self.works.open()
+
+    async def work(self, name: str = "fix") -> Work:
+        async with self.works.use(WorkName("claude", "c", "alice", name)) as work:
+            return work
+
+    async def landed(self, name: str = "fix") -> Work:
+        """A work with one commit, squashed into the base."""
+        work = await self.work(name)
+        write(work.path / f"{name}.txt", "work\n")
+        commit(work.path, "worked")
+        self.land(work)
+        return work
+
+    def land(self, work: Work) -> None:
+        git(self.repo, "merge", "--quiet", "--squash", work.branch)
+        git(self.repo, "commit", "--quiet", "--message", "squashed")
+
+    async def reasons(self) -> list[str]:
+        """Why each work is kept by a sweep."""
+        return [str(kept.reason) for kept in (await self.works.sweep()).kept]
+
+    def admin(self, work: Work) -> Path:
+        """The administrative directory of a work."""
+        pointer = (work.path / ".git").read_text()
+        return Path(pointer.removeprefix("gitdir: ").strip())
+
+    def branch(self, work: Work) -> str:
+        """Where its branch is, empty if it is gone."""
+        return git(
+            self.repo, "rev-parse", "--verify", "--quiet", f"refs/heads/{work.branch}", ok=False
+        )
