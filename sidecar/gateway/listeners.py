@@ -20,7 +20,7 @@ from sidecar.events import (
 from sidecar.gateway.roster import Roster
 from sidecar.gateway.watches import Watches
 from sidecar.mcp.methods import severe_enough
-from sidecar.model import Caller, Era, JsonObject
+from sidecar.model import Caller, Era, JsonObject, State
 from sidecar.ports.gate import Gate
 
 log = logging.getLogger("sidecar.gateway")
@@ -103,7 +103,7 @@ class Hub:
         self._update_timer: asyncio.TimerHandle | None = None
         self._everybody = False
         self._stops = [
-            bus.listen(LegChanged, self._changed),
+            bus.listen(LegChanged, self._leg),
             bus.listen(ToolsChanged, self._changed),
             bus.listen(PromptsChanged, self._changed),
             bus.listen(ResourcesChanged, self._changed),
@@ -134,6 +134,13 @@ class Hub:
 
     def _changed(self, event: object) -> None:
         self.changed()
+
+    def _leg(self, event: LegChanged) -> None:
+        """A server that is not listed, and that nobody was told of, changes no list by failing
+        again: hundreds of dead ones must not have everything compared again and again."""
+        known = event.server in self._told or event.server in (self._now or ())
+        if known or event.state is State.READY:
+            self.changed()
 
     def changed(self, *, everybody: bool = False) -> None:
         """Something may be other than it was told; look when it has become quiet.

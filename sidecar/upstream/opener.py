@@ -14,7 +14,7 @@ from sidecar.model import Era, RpcError, Unavailable
 from sidecar.ports.proxy import ChildProxy
 from sidecar.ports.secrets import Secrets
 from sidecar.upstream import era as eras
-from sidecar.upstream.faults import HttpStatus, StreamEnded
+from sidecar.upstream.faults import HttpStatus, StreamEnded, Unreachable
 from sidecar.upstream.http import HttpClient
 from sidecar.upstream.leg import SELF, Hello, Host, Leg
 from sidecar.upstream.legacy_http import LegacyHttpLeg
@@ -126,6 +126,8 @@ class Opener:
     async def _probe_http(self, http: HttpClient, isolation: str) -> Leg:
         try:
             return await self._discover_http(min(PROBE, self._handshake))
+        except Unreachable:
+            raise  # Whoever cannot be reached cannot be asked in another way either.
         except _Failure as failure:
             if isinstance(failure, RpcError) and eras.of_error(failure) is Era.MODERN:
                 # It refused this one, in the words of its era.
