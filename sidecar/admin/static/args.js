@@ -2,10 +2,11 @@
 // call that was approved before.
 
 import { Num, same } from "./exact.js";
-import { block, h, many, seen } from "./text.js";
+import { block, difference, h, many, seen } from "./text.js";
 
 const AT_ONCE = 40;
 const DEEPEST = 4;
+const SHORT = 80;
 /** Stands for "there is nothing to compare with". */
 export const NOTHING = Symbol("nothing");
 
@@ -59,13 +60,14 @@ function items(now, before, depth) {
   return piecewise(h("dl", { class: "args list" }), rows, depth);
 }
 
-const MARKS = { new: "new", changed: "changed", gone: "not any more", same: "", "": "" };
+const MARKS = { new: "new", changed: "changed", gone: "no longer sent", same: "", "": "" };
 
 function row(key, content, mark) {
   const name = typeof key === "number" ? h("span", { class: "index" }, `${key + 1}.`) : seen(key);
   const term = h("dt", {}, name);
   if (MARKS[mark]) term.append(" ", h("span", { class: `mark ${mark}` }, MARKS[mark]));
-  return h("div", { class: mark }, term, h("dd", {}, content));
+  const short = content.matches(".string, .number, .word, .kind") && content.textContent.length <= SHORT;
+  return h("div", { class: short ? `${mark} short` : mark }, term, h("dd", {}, content));
 }
 
 /** Rows, the first of them at once and the rest when asked for. */
@@ -94,17 +96,26 @@ function piecewise(list, rows, depth) {
 function value(now, before, depth) {
   if (now instanceof Map) return now.size ? members(now, before, depth) : leaf("{ }", "kind");
   if (Array.isArray(now)) return now.length ? items(now, before, depth) : leaf("[ ]", "kind");
-  const shown = scalar(now);
-  if (before === NOTHING || same(now, before)) return shown;
-  return h("div", {}, shown, h("div", { class: "was" }, h("span", { class: "label" }, "was "), value(before, NOTHING, depth)));
+  if (before === NOTHING || same(now, before)) return scalar(now);
+  const texts = typeof now === "string" && typeof before === "string" && now && before;
+  return h(
+    "div",
+    {},
+    texts ? string(now, difference(now, before)) : scalar(now),
+    h(
+      "div",
+      { class: "was" },
+      h("span", { class: "label" }, "was "),
+      texts ? string(before, difference(before, now)) : value(before, NOTHING, depth),
+    ),
+  );
 }
 
 function scalar(now) {
-  if (typeof now === "string") {
-    return now === "" ? leaf("empty text", "kind") : h("span", { class: "string" }, block(now));
-  }
+  if (typeof now === "string") return now === "" ? leaf("empty text", "kind") : string(now);
   if (now instanceof Num) return leaf(now.text, "number");
   return leaf(String(now), "word");
 }
 
+const string = (text, mark) => h("span", { class: "string" }, block(text, mark));
 const leaf = (text, kind) => h("span", { class: kind }, text.length > 60 ? block(text) : text);

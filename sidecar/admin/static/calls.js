@@ -11,17 +11,18 @@ const PAGE = 50;
 const UNREAD = 600;
 const SOON = 10 * 60_000;
 
+/** What became of a call, and what that means where it is not plain. */
 const STATES = {
-  waiting: "waits for an answer",
-  approved: "approved, not used yet",
-  taken: "approved, running",
-  done: "approved, done",
-  denied: "denied",
-  expired: "expired",
-  cancelled: "cancelled",
-  lost: "lost",
-  void: "void",
-  unknown: "approved; how it ended is not known",
+  waiting: ["Waits for an answer", ""],
+  approved: ["Approved", "The agent has not called again yet."],
+  taken: ["Approved", "It is running."],
+  done: ["Approved", "It ran"],
+  unknown: ["Approved", "How it ended is not known, and it is not run again"],
+  void: ["Approved, then void", "It did not run"],
+  denied: ["Denied", ""],
+  expired: ["Expired", ""],
+  cancelled: ["Cancelled", ""],
+  lost: ["Lost", ""],
 };
 
 export const waiting = section({
@@ -100,6 +101,8 @@ function section({ name, title, counts, query, none }) {
       h("span", { class: "when" }, time(name === "waiting" ? call.asked_at : call.answered_at ?? call.ended_at ?? call.asked_at)),
     );
     if (name === "waiting") {
+      const labels = (call.labels ?? []).map((each) => seen(each.label ?? each));
+      if (labels.length) link.append(h("span", { class: "chip label" }, labels.map((each, i) => [i ? ", " : "", each])));
       if (moment(call.expires_at) - now() < SOON) link.append(h("span", { class: "chip warn" }, "expires ", time(call.expires_at)));
     } else link.append(h("span", { class: `chip ${call.state}` }, call.state));
     return h("li", {}, link);
@@ -185,6 +188,7 @@ function section({ name, title, counts, query, none }) {
     const told = h("span", { class: "folded" });
     const element = h("form", { class: "answer", "aria-label": "Answer" });
     let armed = "";
+    let sending = false;
 
     const arm = (what) => {
       armed = what;
@@ -192,17 +196,22 @@ function section({ name, title, counts, query, none }) {
       hint.textContent = what ? `Enter to ${what}, Esc to leave it.` : "";
     };
     const send = async (what) => {
+      if (sending) return;
       if (performance.now() - shownAt < UNREAD) {
         hint.textContent = "This call has just come up: look at it first.";
         return;
       }
-      buttons.forEach((button) => (button.disabled = true));
+      const busy = (is) => {
+        sending = is;
+        for (const each of buttons) each.disabled = is;
+      };
+      busy(true);
       try {
         await api.change("POST", `/v1/calls/${encodeURIComponent(about.id)}/${what}`, why.value ? { why: why.value } : {});
         page.notice([what === "approve" ? "Approved " : "Denied ", seen(about.tool), " of ", seen(about.principal), "."]);
         answered(about.id);
       } catch (failed) {
-        buttons.forEach((button) => (button.disabled = false));
+        busy(false);
         if (failed.status === 401) return;
         page.notice([seen(failed.message)], "bad");
         if (failed.status === 409 || failed.status === 404) {
@@ -218,14 +227,14 @@ function section({ name, title, counts, query, none }) {
     );
     const buttons = [button("deny", "d"), button("approve", "a")];
 
+    // Enter in the only field of a form submits it, also without a button of that kind.
     element.addEventListener("submit", (event) => {
       event.preventDefault();
       if (armed) send(armed);
       else hint.textContent = "Choose Approve or Deny.";
     });
     why.addEventListener("keydown", (event) => {
-      // A form without a submit button does not submit by itself.
-      if (event.key === "Enter" && !event.isComposing && !event.repeat) element.requestSubmit();
+      if (event.key === "Enter" && event.repeat) event.preventDefault();
     });
     why.addEventListener("blur", () => arm(""));
     element.arm = (what) => {
@@ -233,7 +242,7 @@ function section({ name, title, counts, query, none }) {
       arm(what);
     };
     element.append(
-      h("label", { for: "why" }, "Reason ", h("span", { class: "muted" }, "(optional; a denied agent is told)")),
+      h("label", { for: "why" }, "Reason ", h("span", { class: "muted" }, "(optional; the agent is told when denied)")),
       why,
       h("div", { class: "buttons" }, h("p", { class: "muted" }, told, hint), ...buttons),
     );
@@ -354,7 +363,7 @@ function heading(about) {
       "p",
       { class: "asks" },
       seen(about.principal, { class: "strong" }),
-      " asks ",
+      " asked ",
       time(about.asked_at),
       about.client ? [", with ", seen(about.client)] : "",
       about.state === "waiting" ? [" · expires ", time(about.expires_at)] : "",
@@ -366,14 +375,17 @@ function heading(about) {
 }
 
 function outcome(about) {
-  const who = about.answered_by
-    ? [" by ", seen(about.answered_by, { class: "strong" }), " ", time(about.answered_at), about.way ? [" (", seen(about.way), ")"] : ""]
-    : about.ended_at ? [" ", time(about.ended_at)] : [];
+  const [what, then] = STATES[about.state] ?? [about.state, ""];
+  const at = about.answered_at ?? about.ended_at;
+  const who = about.answered_by ? [" by ", seen(about.answered_by, { class: "strong" })] : "";
+  const way = about.way ? [" (", seen(about.way), ")"] : "";
+  const ended = about.ended ? [then ? ": " : "", seen(about.ended)] : "";
   return h(
     "div",
     { class: `outcome ${about.state}` },
-    h("p", {}, h("strong", {}, STATES[about.state] ?? about.state), who, about.ended ? [": ", seen(about.ended)] : ""),
+    h("p", {}, h("strong", {}, what), who, at ? [" ", time(at)] : "", way),
     about.why ? h("p", {}, "Reason: ", seen(about.why)) : "",
+    then || ended ? h("p", {}, then, ended) : "",
   );
 }
 

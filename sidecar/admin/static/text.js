@@ -70,24 +70,63 @@ export function seen(text, attributes = {}) {
   return element;
 }
 
-/** A text of any length in a block: folded where it is long, its end shown as well. */
-export function block(text) {
+/**
+ * A text of any length in a block. Where it is long it is folded, but for its two ends and for
+ * what is marked: `mark` is [from, to], the part that differs from another text.
+ */
+export function block(text, mark = null) {
   const value = String(text);
   const element = h("span", { class: "block", dir: "ltr" });
-  const head = clip(firstLines(value, 14), 700);
-  if (head.length === value.length) {
-    element.append(...nodes(value, true));
-    return element;
+  let at = 0;
+  for (const [from, to] of shown(value, mark)) {
+    if (from > at) element.append(fold(value, at, from));
+    element.append(...marked(value, from, to, mark));
+    at = to;
   }
-  const tail = clipStart(value, 120, head.length);
-  const hidden = value.length - head.length - tail.length;
-  element.append(...nodes(head, true));
-  if (hidden <= 0) {
-    element.append(...nodes(value.slice(head.length), true));
-    return element;
-  }
-  element.append(fold(value, head.length, value.length - tail.length), ...nodes(tail, true));
   return element;
+}
+
+const HEAD = 700;
+const LINES = 14;
+const TAIL = 120;
+const AROUND = 120;
+
+/** The ranges of a text that are in view at first, in order. */
+function shown(value, mark) {
+  const head = Math.min(HEAD, lineAt(value, LINES));
+  if (head + TAIL >= value.length) return [[0, value.length]];
+  const ranges = [[0, edge(value, head)]];
+  if (mark) ranges.push([edge(value, mark[0] - AROUND), edge(value, Math.min(mark[1], mark[0] + HEAD) + AROUND)]);
+  ranges.push([edge(value, value.length - TAIL), value.length]);
+  const joined = [ranges[0]];
+  for (const [from, to] of ranges.slice(1)) {
+    const last = joined.at(-1);
+    if (from <= last[1]) last[1] = Math.max(last[1], to);
+    else joined.push([from, to]);
+  }
+  return joined;
+}
+
+function marked(value, from, to, mark) {
+  if (!mark || mark[1] <= from || mark[0] >= to) return nodes(value.slice(from, to), true);
+  const [start, end] = [Math.max(from, mark[0]), Math.min(to, mark[1])];
+  return [
+    ...nodes(value.slice(from, start), true),
+    h("mark", {}, nodes(value.slice(start, end), true)),
+    ...nodes(value.slice(end, to), true),
+  ];
+}
+
+/** Where two texts differ: [from, to] of the first one; null where they have nothing in common. */
+export function difference(text, other) {
+  let from = 0;
+  while (from < text.length && from < other.length && text[from] === other[from]) from += 1;
+  let end = 0;
+  const most = Math.min(text.length, other.length) - from;
+  while (end < most && text[text.length - 1 - end] === other[other.length - 1 - end]) end += 1;
+  if (from + end === 0) return null;
+  from = edge(text, from);
+  return [from, Math.max(from, edge(text, text.length - end))];
 }
 
 const STEP = 20_000;
@@ -96,10 +135,9 @@ const STEP = 20_000;
 function fold(value, from, to) {
   const button = h("button", { type: "button", class: "fold" }, `… ${count(to - from)} more characters, show …`);
   button.addEventListener("click", () => {
-    const piece = clip(value.slice(from, to), STEP);
-    const next = from + piece.length;
+    const next = edge(value, Math.min(from + STEP, to));
     const rest = next < to ? fold(value, next, to) : null;
-    button.before(...nodes(piece, true));
+    button.before(...nodes(value.slice(from, next), true));
     if (rest) button.replaceWith(rest);
     else button.remove();
     rest?.focus();
@@ -108,27 +146,24 @@ function fold(value, from, to) {
   return button;
 }
 
-// Cuts that leave no half of a surrogate pair.
-function clip(text, most) {
-  if (text.length <= most) return text;
-  const last = text.charCodeAt(most - 1);
-  return text.slice(0, last >= 0xd800 && last < 0xdc00 ? most - 1 : most);
+/** A place in a text that is not within a surrogate pair. */
+function edge(text, place) {
+  const at = Math.min(Math.max(place, 0), text.length);
+  const next = text.charCodeAt(at);
+  const last = text.charCodeAt(at - 1);
+  return next >= 0xdc00 && next < 0xe000 && last >= 0xd800 && last < 0xdc00 ? at - 1 : at;
 }
 
-function clipStart(text, most, least) {
-  let from = Math.max(least, text.length - most);
-  const first = text.charCodeAt(from);
-  if (from > least && first >= 0xdc00 && first < 0xe000) from += 1;
-  return text.slice(from);
-}
+const clip = (text, most) => text.slice(0, edge(text, most));
 
-function firstLines(text, lines) {
+/** Where line number `lines` begins, counted from nought; the end where there are fewer. */
+function lineAt(text, lines) {
   let at = -1;
   for (let line = 0; line < lines; line += 1) {
     at = text.indexOf("\n", at + 1);
-    if (at < 0) return text;
+    if (at < 0) return text.length;
   }
-  return text.slice(0, at + 1);
+  return at + 1;
 }
 
 export const count = (number) => number.toLocaleString("en-US");
