@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from sidecar.gate.mirror import PATIENCE, Mirror
-from sidecar.model import JsonObject, Tool
+from sidecar.model import Json, JsonObject, Tool
 from sidecar.ports.store import ABSENT, ANY, Conflict, Record, Store, StoreError
 from sidecar.wire import json
 
@@ -189,6 +189,20 @@ class Pins:
                 self._changed(await self._put(tool, ANY))
         except TimeoutError:
             raise StoreError("the store does not answer") from None
+
+    async def definition(self, tool: Tool) -> Json:
+        """The definition that is pinned, under the server's own name; ``None`` where there is
+        none, or it was too long to keep. Raises StoreError."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                record = await self._store.get(_key(tool))
+        except TimeoutError:
+            raise StoreError("the store does not answer") from None
+        try:
+            read = json.fields(record.value) if record is not None else {}
+            return json.decode(cast("msgspec.Raw", read["definition"]))
+        except (ValueError, KeyError):
+            return None
 
     def listing(self, tools: Sequence[Tool]) -> list[JsonObject]:
         """``[{name, server, upstream_name, digest, pinned, at, changed}]``, in their order.

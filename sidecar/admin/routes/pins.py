@@ -7,12 +7,14 @@ from typing import cast
 
 from aiohttp import web
 
-from sidecar.admin.api import Answer, Problem, Route, answer, read_object
+from sidecar.admin.api import Answer, Param, Problem, Route, answer, read_object
 from sidecar.admin.openapi import refusals
 from sidecar.admin.roles import Role
+from sidecar.admin.view import present
 from sidecar.gate.pins import Pins
 from sidecar.model import Tool
 from sidecar.ports.store import StoreError
+from sidecar.wire import json
 
 _TEXT = {"type": "string"}
 
@@ -41,6 +43,18 @@ def routes(pins: Pins, tools: Callable[[], Sequence[Tool]]) -> list[Route]:
 
     async def listing(_request: web.Request) -> web.Response:
         return answer({"pins": pins.listing(tools())})
+
+    async def compare(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        tool = next((each for each in tools() if each.name == name), None)
+        if tool is None:
+            raise Problem(404, "not_found", f"there is no tool {name[:80]!r}")
+        try:
+            pinned = await pins.definition(tool)
+        except StoreError as error:
+            raise Problem(503, "store_unavailable", str(error)) from None
+        now = json.decode(tool.own_json)
+        return answer(present(name=name, pinned=pinned, definition=now))
 
     async def pin(request: web.Request) -> web.Response:
         body = await read_object(request)
@@ -88,6 +102,30 @@ def routes(pins: Pins, tools: Callable[[], Sequence[Tool]]) -> list[Route]:
                 )
             },
             components={"Pin": PIN},
+        ),
+        Route(
+            "GET",
+            "/v1/pins/{name}",
+            compare,
+            Role.VIEWER,
+            "tools",
+            "The pinned definition of a tool, and the one of now, to compare.",
+            {
+                200: Answer(
+                    "Both as the server gave them; no pinned one where it was too long to keep.",
+                    {
+                        "type": "object",
+                        "required": ["name", "definition"],
+                        "properties": {
+                            "name": _TEXT,
+                            "pinned": {"type": "object"},
+                            "definition": {"type": "object"},
+                        },
+                    },
+                ),
+                **refusals(s404="There is no such tool.", s503="The store is lost."),
+            },
+            path_params=(Param("name", "As it is offered: server__tool.", _TEXT, required=True),),
         ),
         Route(
             "POST",
