@@ -103,14 +103,18 @@ class Git:
     """Git over one directory of ours. Every method blocks: call from a thread.
 
     ``home`` is an empty directory of ours, where git runs and which it takes for its home.
+    ``inherited`` are descriptors that every git holds open: a lock that is theirs, too.
     """
 
-    def __init__(self, git_dir: Path, home: Path, program: str | None = None) -> None:
+    def __init__(
+        self, git_dir: Path, home: Path, program: str | None = None, inherited: tuple[int, ...] = ()
+    ) -> None:
         found = program or shutil.which("git", path=_search_path())
         if found is None:
             raise GitError("", "is not installed, or not on PATH")
         self.git_dir = git_dir
         self.home = home
+        self._inherited = inherited
         self._program = found
 
     def run(
@@ -123,15 +127,17 @@ class Git:
         objects: tuple[Path, Path] | None = None,
         inside: bool = False,
         env: Mapping[str, str] | None = None,
+        holds: bool = True,
         timeout: float = TIMEOUT,
         limit: int = OUTPUT,
     ) -> Done:
         """Run one git to its end.
 
         ``worktree`` and ``index`` are the ones it works with (none by default); ``inside`` runs
-        it there. ``objects`` are (where it writes objects, where else it reads them). Raises
-        GitError when its exit status is not in ``ok``, after ``timeout`` seconds, and when it
-        writes more than ``limit`` bytes.
+        it there. ``objects`` are (where it writes objects, where else it reads them). Without
+        ``holds`` it gets no descriptor of ours: it may leave something running. Raises GitError
+        when its exit status is not in ``ok``, after ``timeout`` seconds, and when it writes more
+        than ``limit`` bytes.
         """
         environment = self._environment()
         if worktree is not None:
@@ -144,7 +150,7 @@ class Git:
             environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(read)
         environment.update(env or {})
         cwd = worktree if inside and worktree is not None else self.home
-        bounds = _Bounds(args[0], timeout, limit)
+        bounds = _Bounds(args[0], timeout, limit, self._inherited if holds else ())
         done = _run([self._program, *args], environment, cwd, stdin, bounds)
         if done.code not in ok:
             raise GitError(args[0], done.err.strip() or f"exit status {done.code}", done.code)
@@ -236,6 +242,7 @@ class _Bounds:
     what: str
     timeout: float
     limit: int
+    inherited: tuple[int, ...]
 
     def late(self) -> GitError:
         return GitError(self.what, f"took longer than {self.timeout:g} s")
@@ -251,6 +258,7 @@ def _run(argv: list[str], env: dict[str, str], cwd: Path, stdin: bytes, bounds: 
             env=env,
             cwd=cwd,
             start_new_session=True,
+            pass_fds=bounds.inherited,
             bufsize=0,
         )
     except (OSError, ValueError) as error:

@@ -62,15 +62,16 @@ class Commit:
 class Repository:
     """One checkout's repository. Every method blocks: call from a thread.
 
-    ``private`` is a directory of ours for it. Open it before anything else.
+    ``private`` is a directory of ours for it. Open it before anything else. ``inherited`` are
+    descriptors that its gits hold open.
     """
 
-    def __init__(self, checkout: Checkout, private: Path) -> None:
+    def __init__(self, checkout: Checkout, private: Path, inherited: tuple[int, ...] = ()) -> None:
         self.checkout = checkout
         self.private = private
         self.common: Path = checkout.path
         self.algorithm = "sha1"
-        self.git = Git(private / "git", private / "home")
+        self.git = Git(private / "git", private / "home", inherited=inherited)
         self._head: Path = checkout.path / "HEAD"
         self._scratch = threading.local()
         self._looking: dict[str, threading.Lock] = {}
@@ -139,7 +140,9 @@ class Repository:
         # Never born: nobody's branch, so that no reflog of the repository's HEAD is written.
         (shadow / "HEAD").write_text("ref: refs/sidecar/none\n")
         for name in _SHARED:
-            (shadow / name).symlink_to(self.common / name)
+            # A repository that keeps no reflogs gets none: ours are thrown away with ours.
+            if name != "logs" or (self.common / name).is_dir():
+                (shadow / name).symlink_to(self.common / name)
 
     def _settings_of_theirs(self) -> dict[str, str]:
         """The few settings of theirs that say what form their repository has."""

@@ -64,7 +64,7 @@ def fetch(repository: Repository, base_ref: str) -> None:
             "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
             "--no-auto-maintenance", "--no-prune", "--end-of-options",
             url, f"+refs/heads/{branch}:{base_ref}",
-            env=_environment(), timeout=TIMEOUT,
+            env=_environment(), holds=False, timeout=TIMEOUT,
         )  # fmt: skip
     except GitError as error:
         why = error.why if url is None else error.why.replace(url, f"{remote}'s URL")

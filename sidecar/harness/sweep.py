@@ -194,6 +194,7 @@ def _put_back(worktree: Worktree, put: Put, restore: str) -> None:
         except (GitError, OSError, Refused) as error:
             log.error("%s stays at %s: %s", record.key, worktree.aside, error)
             raise Refused(
-                Reason.CHANGED_MEANWHILE, f"it could not be put back and is at {worktree.aside}"
+                Reason.CHANGED_MEANWHILE,
+                f"it could not be put back and is at {worktree.aside}: {error}",
             ) from None
     put(replace(record, stage=Stage.READY, head=""))

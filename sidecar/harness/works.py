@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol, TypeVar
 
 from sidecar.events import Bus, Swept
@@ -37,6 +37,8 @@ __all__ = ["Nobody", "Occupants", "Occupation", "Work", "WorkError", "Works"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_OTHERS = 3.0
+"""Seconds to wait for what a sidecar that was killed had begun."""
 Occupation = Literal["none", "idle", "working", "waiting"]
 """Of a work: no agent, one that does nothing, one that works, one that waits for a person."""
 
@@ -169,20 +171,31 @@ class Works:
         self._reconcile(private)
 
     def _alone(self, path: Path) -> int:
+        """Lock the root for us and for our gits: one that outlives a sidecar that was killed
+        still works on it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            raise WorkError(
-                f"worktrees: another sidecar uses {self._root}; give each its own"
-            ) from None
-        return fd
+        until = time.monotonic() + _OTHERS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                    continue
+                os.close(fd)
+                raise WorkError(
+                    f"worktrees: another sidecar uses {self._root}; give each its own"
+                ) from None
+            except OSError:
+                os.close(fd)
+                raise
 
     def _open_checkouts(self, private: Path) -> None:
         commons: dict[Path, str] = {}
         for checkout in self._checkouts:
-            repository = Repository(checkout, private / "checkouts" / slug(checkout.name))
+            held = () if self._lock is None else (self._lock,)
+            repository = Repository(checkout, private / "checkouts" / slug(checkout.name), held)
             repository.open()
             other = commons.setdefault(repository.common, checkout.name)
             if other != checkout.name:
@@ -282,12 +295,7 @@ class Works:
         base = repository.commit(base_ref)
         if base is None:
             raise WorkError(f"work {key}: its base {base_ref} has no commit")
-        if repository.branch(key.branch) is not None:
-            branch = key.branch.removeprefix("refs/heads/")
-            raise WorkError(
-                f"work {key}: a branch {branch} exists already that belongs to no work; "
-                "delete or rename it, or choose another name"
-            )
+        _check_branch(repository, key)
         making = WorkRecord(key, name, base_ref, base, new_admin(key), self._clock(), Stage.MAKING)
         worktree = self._worktree(making)
         if exists(worktree.path):
@@ -485,3 +493,15 @@ class Works:
             if not future.done():
                 await asyncio.wait([future])
             raise
+
+
+def _check_branch(repository: Repository, key: WorkKey) -> None:
+    """Refuse a branch that is somebody else's, and one that keeps ours from being made."""
+    above = [str(path) for path in PurePosixPath(key.branch).parents][:3]
+    for ref in (key.branch, *above):
+        if repository.branch(ref) is not None:
+            branch = ref.removeprefix("refs/heads/")
+            raise WorkError(
+                f"work {key}: a branch {branch} exists already that belongs to no work; "
+                "delete or rename it, or choose another name"
+            )
