@@ -278,7 +278,7 @@ def hang() -> Decision:
         Decision("allow", "x", labels="outside"),  # type: ignore[arg-type]
         hang,
     ],
-    ids=str,
+    ids=lambda answer: getattr(answer, "__name__", str(answer)),
 )
 async def test_whatever_an_engine_does_wrong_is_a_deny(
     begin: Begin, phase: Phase, what: object
