@@ -138,8 +138,8 @@ async def listen(request: web.Request, message: Message) -> web.StreamResponse:
 
 async def hold(request: web.Request, first: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
     with contextlib.suppress(ConnectionError):
+        await response.prepare(request)
         while True:
             await response.write(first)
             first = b": still here\n\n"
