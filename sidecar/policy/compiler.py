@@ -13,7 +13,7 @@ from sidecar.policy.cel.env import Environment
 from sidecar.policy.cel.errors import CelSyntaxError, Finding
 from sidecar.policy.cel.functions.regex import BadPattern, pattern
 from sidecar.policy.cel.nodes import Node
-from sidecar.policy.cel.parse import parse
+from sidecar.policy.cel.parse import comments, parse
 from sidecar.policy.document import Document, Expr, RuleText
 from sidecar.policy.findings import Expected, arguments, check, own_variables, pinned
 from sidecar.policy.plan import MOST_MESSAGE, empty_frame
@@ -30,6 +30,10 @@ _SAYS: Final = {
 }
 
 
+_HIDES: Final = (
+    "YAML makes one line of these, so this comment hides all that follows; begin the value with "
+    "| on a line of its own, or put the comment last"
+)
 _QUOTE: Final = """; a message is an expression: its text stands in quotes, as in '"no"'"""
 
 Schemas: TypeAlias = Callable[[str, str], JsonObject | None]
@@ -116,6 +120,11 @@ class Compiler:
 
     def _parse(self, expr: Expr, rule: str, hint: str = "") -> Parsed | None:
         places = self._places(expr)
+        for start, end in comments(expr.text):
+            line, column = places.of(start)
+            if places.of(end - 1)[0] > line:
+                self._tell(rule, Finding("comment", line, column, _HIDES))
+                return None
         try:
             return expr.text, relocated(parse(expr.text), places)
         except CelSyntaxError as error:

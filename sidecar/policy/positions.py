@@ -2,12 +2,13 @@
 
 YAML folds, indents and quotes what it holds. The expression's characters are found again in the
 file's text in their order, starting where the value starts; that works for every way to write a
-value, and where it does not (escapes by number), the value's own place is told.
+value, and where it does not (an escape that nobody uses), the value's own place is told.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+import re
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +16,12 @@ from msgspec.structs import replace
 from sidecar.policy.cel.nodes import Node, Span
 
 N = TypeVar("N", bound=Node)
-_ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", " ": " ", "0": "\0"}
+_ESCAPES: Final = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", " ": " ", "0": "\0"}
+_ESCAPE: Final = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(\r?\n)|(.))"
+)
+_PROPERTIES: Final = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")
+"""Anchor and tag, which stand before a value."""
 
 
 class Source:
@@ -45,8 +51,11 @@ class Places:
         """The file's line and column of a line and column of the value."""
         if not 1 <= line <= len(self._starts):
             return self._fallback
-        at = self._starts[line - 1] + column - 1
-        if self._places is None or not self._places:
+        return self.of(self._starts[line - 1] + column - 1)
+
+    def of(self, at: int) -> tuple[int, int]:
+        """The file's line and column of the value's character number ``at``, from 0."""
+        if not self._places:
             return self._fallback
         return self._places[min(max(at, 0), len(self._places) - 1)]
 
@@ -65,23 +74,25 @@ def _aligned(where: Source, value: str, line: int, column: int) -> list[tuple[in
     if start is None:
         return None
     source = where.text
+    place = _Cursor(source, start, line, column)
+    properties = _PROPERTIES.match(source, start)
+    start = start if properties is None else properties.end()
     head = source[start : start + 1]
     quote = head if head in ("'", '"') and head else ""
     at = start + len(quote)
     if head in ("|", ">") and head:
         # A block scalar begins on the line after its header.
         at = source.find("\n", start) + 1
-    place = _Cursor(source, start, line, column)
     found: list[tuple[int, int]] = []
     for character in value:
         if character.isspace():
             # White space is folded: what matters is where the next visible character stands.
             found.append(place.at(min(at, len(source))))
-            if source[at : at + 2] in ("\\n", "\\t") and quote == '"':
-                at += 2
+            if source[at : at + 1] == "\\":
+                at += _blank(source, at, quote)
             continue
-        while at < len(source) and source[at].isspace():
-            at += 1
+        while width := _blank(source, at, quote):
+            at += width
         width = _matches(source, at, character, quote)
         if not width:
             return None
@@ -90,12 +101,33 @@ def _aligned(where: Source, value: str, line: int, column: int) -> list[tuple[in
     return found
 
 
+def _blank(source: str, at: int, quote: str) -> int:
+    """How many characters of the file stand for one of white space, or for none; 0 for others."""
+    if source[at : at + 1].isspace():
+        return 1
+    meant, width = _escaped(source, at) if quote == '"' else ("x", 0)
+    return 0 if meant.strip() else width
+
+
+def _escaped(source: str, at: int) -> tuple[str, int]:
+    """What an escape of a text in double quotes stands for, and how long it is."""
+    found = _ESCAPE.match(source, at)
+    if found is None:
+        return "x", 0
+    short, middle, long, end, word = found.groups()
+    if end:
+        return "", found.end() - at
+    number = short or middle or long
+    if number and int(number, 16) > 0x10FFFF:
+        return "x", 0
+    return chr(int(number, 16)) if number else _ESCAPES.get(word, "x"), found.end() - at
+
+
 def _matches(source: str, at: int, character: str, quote: str) -> int:
     """How many characters of the file stand for this one; 0 when they stand for another."""
     if quote == '"' and source[at : at + 1] == "\\":
-        if source[at + 1 : at + 2] == "\n":
-            return 0
-        return 2 if _ESCAPES.get(source[at + 1 : at + 2]) == character else 0
+        meant, width = _escaped(source, at)
+        return width if meant == character else 0
     if quote == "'" and source[at : at + 2] == "''":
         return 2 if character == "'" else 0
     return 1 if source[at : at + 1] == character else 0

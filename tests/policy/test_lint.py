@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.model import JsonObject
-from sidecar.policy import EngineOptions, load
+from sidecar.policy import EngineOptions, PolicyErrors, load
 from sidecar.policy.cel import parse
 from sidecar.policy.document import Globs, Match
 from sidecar.policy.findings import pinned
@@ -227,3 +227,44 @@ def test_which_tool_a_rule_is_about() -> None:
     assert pinned(parse("x"), Match(Globs(("up",)), Globs(("a",)))) == ("up", "a")
     assert pinned(parse("x"), Match(Globs(("up",)), Globs(("a*",)))) is None
     assert pinned(parse("x"), Match(Globs(("up", "us")), Globs(("a",)))) is None
+
+
+# -------------------------------------------------------------------- comments in folded values
+
+FOLDED = {
+    "folded": "when: >-\n      has(args.a)  // why\n      && args.a != ''\n",
+    "plain": "when: has(args.a) // why\n      && args.a != ''\n",
+    "quoted": "when: \"has(args.a) // why\n      && args.a != ''\"\n",
+    "escapes": "when: \"has(args.a) \\u002f/ wh\\x79\n      && args.a != ''\"\n",
+    "anchored": "when: &w >\n      has(args.a)  // why\n      && args.a != ''\n",
+    "open": "when: >-\n      has(args.a) && (  // why\n      args.a != '')\n",
+}
+
+
+@pytest.mark.parametrize("when", FOLDED.values(), ids=FOLDED)
+def test_a_comment_that_hides_the_lines_below(folder: Folder, when: str) -> None:
+    """YAML makes one line of them, and half of the condition would be gone."""
+    file = folder.write("p.yaml", policy(f"  - id: r\n    on: call\n    effect: deny\n    {when}"))
+    with pytest.raises(PolicyErrors) as caught:
+        load([file], shipped=())
+    (fault,) = caught.value.faults
+    assert fault.message.startswith("YAML makes one line of these, so this comment hides")
+    assert fault.rule == "p/r"
+    lines = file.read_text().split("\n")
+    assert "why" in lines[fault.line - 1] or "wh\\x79" in lines[fault.line - 1]
+    assert lines[fault.line - 1][fault.column - 1 :].startswith(("// wh", "\\u002f/"))
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "when: |\n      has(args.a)  // why\n      && args.a != ''\n",
+        "when: >-\n      has(args.a)\n      && args.a != ''  // why\n",
+        "when: >-\n      has(args.a)\n      && args.a != 'http://x'\n      && args.a != r'\\'\n",
+        "when: >-\n      args.?a.orValue('') == '''//''' // \n",
+        "when: 'has(args.a) // why'\n",
+    ],
+)
+def test_a_comment_that_hides_nothing(folder: Folder, when: str) -> None:
+    text = policy(f"  - id: r\n    on: call\n    effect: deny\n    {when}")
+    assert warned(folder, text) == []

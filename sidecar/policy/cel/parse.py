@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from sidecar.policy.cel.errors import CelSyntaxError
@@ -39,6 +41,22 @@ def parse(text: str) -> Node:
         raise _unexpected_characters(text, error) from None
     assert isinstance(tree, Node)
     return tree
+
+
+_TEXT_OR_COMMENT: Final = re.compile(
+    r"""[rR]"{3}[\s\S]*?"{3}|[rR]'{3}[\s\S]*?'{3}"""
+    r"""|"{3}(?:[^\\]|\\[\s\S])*?"{3}|'{3}(?:[^\\]|\\[\s\S])*?'{3}"""
+    r"""|[rR]"[^"\r\n]*"|[rR]'[^'\r\n]*'"""
+    r"""|"(?:[^"\\\r\n]|\\[^\r\n])*"|'(?:[^'\\\r\n]|\\[^\r\n])*'"""
+    r"""|(?P<comment>//[^\n]*)"""
+)
+
+
+def comments(text: str) -> Iterator[tuple[int, int]]:
+    """Where each comment of an expression begins and ends, white space at its end left out."""
+    for found in _TEXT_OR_COMMENT.finditer(text):
+        if found["comment"]:
+            yield found.start(), found.start() + len(found["comment"].rstrip())
 
 
 _OPERATORS: Final = {
