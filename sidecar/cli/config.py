@@ -66,9 +66,17 @@ def summary(config: Config) -> str:
         f"listen {config.listen or 'off'}",
         f"admin {config.admin.listen or 'off'}",
         f"health {config.health or 'off'}",
-        f"store {config.store}",
+        f"store {_store(config.store)}",
     ]
     return "ok: " + "; ".join(parts)
+
+
+def _store(url: str) -> str:
+    """Which store it is, without what may hold a password."""
+    scheme, _, rest = url.partition(":")
+    if scheme in ("memory", "sqlite"):
+        return url
+    return f"{scheme}:" + rest.partition("?")[0].rpartition("@")[2].strip("/")
 
 
 def _names(noun: str, names: list[str]) -> str:

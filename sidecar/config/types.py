@@ -67,8 +67,9 @@ class ServerConfig:
     ``gated`` is ``None`` (not set), a boolean, or globs. ``annotations`` maps a glob to an
     override, first match wins. ``timeout`` is per attempt, in seconds. ``egress`` says whether a
     stdio server is told to use the forward proxy. ``runtime`` is true of
-    one that was added while the sidecar runs, never of one in the file. ``command`` and ``url``
-    are left out of ``repr``: people put keys into arguments and queries.
+    one that was added while the sidecar runs, never of one in the file; ``checked`` says whether
+    the egress verdict on addresses counts for such a one. ``command`` and ``url`` are left
+    out of ``repr``: people put keys into arguments and queries.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ServerConfig:
     isolation: Literal["auto", "shared", "session"] = "auto"
     egress: Literal["direct", "proxy"] = "direct"
     runtime: bool = False
+    checked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

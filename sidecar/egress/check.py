@@ -63,17 +63,20 @@ class About:
     """Whom a dial is for: the variables ``server`` and ``agent`` of rules.
 
     ``checked`` says that the built-in verdict counts. It does not for the servers that the
-    operator configured: there rules alone decide.
+    operator configured: there rules alone decide. ``lenient`` lets every address that can be
+    read pass where no rule denies it: a server that was added without a check.
     """
 
     server: JsonObject
     principal: str = SIDECAR
     checked: bool = True
+    lenient: bool = False
 
     @classmethod
     def of(cls, config: ServerConfig) -> About:
         """A server, dialled by the sidecar itself."""
-        return cls(server_input(config), checked=config.runtime)
+        lenient = config.runtime and not config.checked
+        return cls(server_input(config), checked=config.runtime, lenient=lenient)
 
 
 NOBODY: Final = About(
@@ -209,6 +212,8 @@ class EgressCheck:
     def _decision(self, verdict: Verdict, reason: Reason, about: About) -> Decision:
         if reason == "proxy" and verdict.ok and verdict.port not in PROXY_PORTS:
             verdict = replace(verdict, ok=False, why="port")
+        if about.lenient and verdict.target is not None and verdict.class_ != "ambiguous":
+            verdict = replace(verdict, ok=True, why="unchecked")
         given: JsonObject = {
             "url": BLANK if verdict.target is None else url_input(verdict.target),
             "addresses": [

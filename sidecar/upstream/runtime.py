@@ -106,6 +106,7 @@ def server_config(
         era=options.era,
         isolation=options.isolation,
         runtime=True,
+        checked=rules.check,
     )
 
 

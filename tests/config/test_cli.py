@@ -58,3 +58,20 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert printed["properties"]["list_wait"]["default"] == "1s"
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [
+        ("postgresql://me:s3cr3t@db.example:5432/sidecar?sslmode=require", "db.example:5432/sid"),
+        ("postgresql://db.example/sidecar?password=s3cr3t", "store postgresql:db.example/sid"),
+    ],
+)
+def test_a_password_in_the_store_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], store: str, shown: str
+) -> None:
+    (tmp_path / "sidecar.yaml").write_text(f"store: '{store}'")
+    assert main(["config", "check"]) == 0
+    out, err = capsys.readouterr()
+    assert shown in out
+    assert "s3cr3t" not in out + err

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,39 @@ async def test_an_address_that_may_not_be_dialled_is_not_added(upstream: HttpSer
             assert caught.value.reason.startswith(reason), caught.value.reason
         assert await asyncio.to_thread(admin.servers) == []
         assert upstream.server.seen == []
+
+
+async def test_without_a_check_anything_is_dialled_and_programs_run(
+    upstream: HttpServer,
+) -> None:
+    rules = {"check": False, "commands": True}
+    config = {"policy": {"shipped": ["egress"]}, "runtime_servers": rules}
+    async with running(config) as sidecar:
+        admin = AdminClient(sidecar.admin)
+        await asyncio.to_thread(admin.add, "near", url=upstream.url)
+        await asyncio.to_thread(admin.add, "meta", url="http://169.254.169.254/latest")
+        command = [sys.executable, "-m", "sidecar.demo.notes"]
+        await asyncio.to_thread(admin.add, "notes", command=command)
+        async with connected(sidecar) as client:
+            await client.until_listed("near__echo", "notes__add")
+            assert await client.text("notes__add", text="x") == "noted as number 1"
+
+        def metadata() -> str:
+            states = {each["name"]: each for each in admin.servers()}
+            return str(states["meta"].get("error", ""))
+
+        # A rule that denies counts all the same.
+        await eventually(lambda: "egress/metadata" in metadata(), 5)
+        # Taken back, what was added under it ends.
+        sidecar.write({**sidecar.config, "runtime_servers": {"check": True}})
+        sidecar.signal(signal.SIGHUP)
+        await eventually(lambda: "reloaded" in sidecar.log(), 5)
+        async with connected(sidecar) as client:
+            await client.until_gone("notes__add")
+            await client.until_gone("near__echo")
+        states = {each["name"]: each for each in await asyncio.to_thread(admin.servers)}
+        assert states["notes"]["state"] == "failed"
+        assert states["near"]["state"] in ("backoff", "connecting")
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
