@@ -47,8 +47,9 @@ def _add_check(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "check",
         help="tell everything that is wrong with policy files",
         description="Checks these files and folders, or without any those of the configuration "
-        "and the sidecar's own. Prints each fault as file:line:column: policy/rule: message and "
-        "exits 3, or the rules that would be in force.",
+        "and the sidecar's own, and runs the tests beside them, as the sidecar does when it takes "
+        "them over. Prints each fault as file:line:column: policy/rule: message, or the rules "
+        "that would be in force. Exits 3 when they do not load, 4 when a test fails.",
     )
     _paths(verb, "files or folders; default: what the configuration names")
     _formats(verb)

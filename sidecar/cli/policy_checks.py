@@ -28,7 +28,8 @@ from sidecar.policy import EngineOptions, PolicyErrors, files, report, suites
 from sidecar.policy.decide import CelPolicy
 from sidecar.policy.fmt import formatted
 from sidecar.policy.guard import Guarded
-from sidecar.policy.testing import Report, Runner, find_tests
+from sidecar.policy.testing import FAILS, Report, Runner, find_tests
+from sidecar.policy.testing import check as run_tests
 from sidecar.ports.policy import PolicyFault
 
 _HEAD = ("rule", "on", "effect", "mode", "file")
@@ -37,7 +38,8 @@ _HEAD = ("rule", "on", "effect", "mode", "file")
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Load as the sidecar would; 0, 3, or 4 with ``--strict``."""
+    """Load as the sidecar would, its tests included; 0, 3, or 4 for a test that fails and, with
+    ``--strict``, for a warning."""
     about = scope(arguments, arguments.paths)
     if about is None:
         return BAD
@@ -52,15 +54,16 @@ def check(arguments: argparse.Namespace) -> int:
     except BadInput as error:
         print(f"sidecar policy check: {error}", file=sys.stderr)
         return USAGE
-    faults += _tests_read(about)
+    faults += _tests_read(about) if policy is None else run_tests(about.paths, engine=about.engine)
     _show_check(arguments.format, about, faults, policy)
-    if any(not fault.warning for fault in faults):
+    if any(not fault.warning and fault.code != FAILS for fault in faults):
         return BAD
-    return FOUND if faults and arguments.strict else 0
+    failing = any(fault.code == FAILS for fault in faults)
+    return FOUND if failing or (faults and arguments.strict) else 0
 
 
 def _tests_read(about: Scope) -> list[PolicyFault]:
-    """Faults of the form of the test files; they are not run."""
+    """Faults of the form of the test files; without policies there is nothing to run them on."""
     faults: list[PolicyFault] = []
     try:
         for file in files.read(find_tests(about.paths)):

@@ -24,7 +24,7 @@ from sidecar.policy.explain import as_json, as_text, explain
 from sidecar.policy.guard import Guarded
 from sidecar.policy.phases import EFFECTS
 from sidecar.policy.reading import read_input
-from sidecar.policy.replay import Replayed
+from sidecar.policy.replay import Replayed, effects
 from sidecar.policy.replay import replay as again
 
 # ------------------------------------------------------------------------------------- eval
@@ -82,7 +82,7 @@ def _show(decision: Decision) -> None:
     if decision.error is not None:
         error = decision.error
         place = f"{error.file}:{error.line}:{error.column}" if error.line else error.file
-        told["error"] = f"{place}: {error.rule}: {error.message}"
+        told["error"] = ": ".join(word for word in (place, error.rule, error.message) if word)
     for name, text in told.items():
         if text:
             print(f"{name + ':':10}{common.cell(text)}")
@@ -97,11 +97,13 @@ def replay(arguments: argparse.Namespace) -> int:
     if about is None:
         return BAD
     counts: Counter[str] = Counter()
+    records = 0
     shown: list[JsonObject] = []
     try:
         policy = about.load()
         with arguments.file.open("rb") as lines:
             for each in again(lines, policy):
+                records += bool(each.phase)
                 counts[each.outcome] += 1
                 if arguments.json:
                     shown.append(_shape(each))
@@ -117,6 +119,12 @@ def replay(arguments: argparse.Namespace) -> int:
         dump(shown)
     else:
         print(", ".join(f"{counts[what]} {what}" for what in ("same", "changed", "unknown")))
+    if records == 0 and counts["unknown"]:
+        print(
+            f"sidecar policy replay: {arguments.file} holds no records of decisions",
+            file=sys.stderr,
+        )
+        return USAGE
     return FOUND if counts["changed"] else 0
 
 
@@ -125,8 +133,21 @@ def _line(each: Replayed) -> str:
     what = f"{each.line}: {about}: " if about else f"{each.line}: "
     if each.now is None:
         return common.cell(f"{what}unknown: {each.why}")
-    before = f"{each.before.get('decision')} by {each.before.get('rule')}"
-    return common.cell(f"{what}was {before}, would be {each.now.decision} by {each.now.rule}")
+    before, now = _effects(each.before), _effects(shapes.decision(each.now))
+    if before == now:
+        now = f"the same with other things redacted ({now})"
+    return common.cell(f"{what}was {before}, would be {now}")
+
+
+def _effects(decision: JsonObject) -> str:
+    """What a decision does, in a few words."""
+    _, _, labels, redactions = effects(decision)
+    told = [f"{decision.get('decision')} by {decision.get('rule')}"]
+    for word, found in (("labels", labels), ("redacts by", redactions)):
+        if isinstance(found, list) and found:
+            names = (each.get("rule") if isinstance(each, dict) else each for each in found)
+            told.append(f"{word} {', '.join(map(str, names))}")
+    return "; ".join(told)
 
 
 def _shape(each: Replayed) -> JsonObject:

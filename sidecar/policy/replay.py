@@ -89,12 +89,18 @@ def _one(number: int, line: bytes, policy: Guarded) -> Replayed:
     if why or not isinstance(given, dict):
         return Replayed(number, "unknown", why, phase, call, target, before, None)
     now = policy.decide(phase, {**given, "now": found.get("at")})
-    same = (now.decision, now.rule, list(now.labels)) == (
-        before.get("decision"),
-        before.get("rule"),
-        before.get("labels", []),
-    )
+    same = effects(shapes.decision(now)) == effects(before)
     return Replayed(number, "same" if same else "changed", "", phase, call, target, before, now)
+
+
+def effects(decision: JsonObject) -> tuple[object, ...]:
+    """What a decision, in its JSON shape, does to a call: two that agree in it are the same."""
+    return (
+        decision.get("decision"),
+        decision.get("rule"),
+        decision.get("labels") or [],
+        decision.get("redactions") or [],
+    )
 
 
 def _missing(found: JsonObject, given: object, policy: Guarded, phase: Phase) -> str:

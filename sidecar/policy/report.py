@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from sidecar import __version__
@@ -42,7 +43,7 @@ def sarif(faults: Sequence[PolicyFault]) -> JsonObject:
 
 
 def _result(of: PolicyFault) -> JsonObject:
-    place: JsonObject = {"artifactLocation": {"uri": of.file}}
+    place: JsonObject = {"artifactLocation": {"uri": _uri(of.file)}}
     if of.line:
         place["region"] = {"startLine": of.line, "startColumn": max(of.column, 1)}
     return {
@@ -51,6 +52,18 @@ def _result(of: PolicyFault) -> JsonObject:
         "message": {"text": f"{of.rule}: {of.message}" if of.rule else of.message},
         "locations": [{"physicalLocation": place}],
     }
+
+
+def _uri(file: str) -> str:
+    """A file's name as a URI reference (RFC 3986); ``shipped:`` is a scheme already."""
+    quoted = quote(file, safe="/:@!$&'()*+,;=~")
+    if file.startswith("/"):
+        return f"file://{quoted}"
+    # A colon in the first segment would make a scheme of what stands before it.
+    first, slash, rest = quoted.partition("/")
+    if file.startswith("shipped:") or ":" not in first:
+        return quoted
+    return f"./{first}{slash}{rest}"
 
 
 def junit_of_faults(faults: Sequence[PolicyFault], files: Iterable[str]) -> str:

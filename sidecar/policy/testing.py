@@ -16,6 +16,10 @@ from sidecar.policy.suites import Case, Expect, Suite
 from sidecar.ports.policy import EngineOptions, PolicyErrors, PolicyFault
 
 
+FAILS: Final = "test"
+"""The code of a fault that is a test which fails."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One case: what was decided, and every difference from what is expected."""
@@ -64,7 +68,7 @@ class Report:
                 outcome.case.column,
                 outcome.decision.rule,
                 f"test {outcome.case.name!r}: {'; '.join(outcome.problems)}",
-                code="test",
+                code=FAILS,
             )
             for outcome in self.failed
         ]

@@ -14,6 +14,8 @@ from sidecar.cli import main
 from sidecar.cli.policy_scope import USAGE
 from sidecar.model import Phase
 from sidecar.policy.replay import record
+from sidecar.policy.report import sarif
+from sidecar.ports.policy import PolicyFault
 from tests.policy.kit import GIVEN, Folder, decide, policy, rule
 
 GOOD = policy(
@@ -116,6 +118,26 @@ def test_check_reads_the_tests_as_well(run: Run, folder: Folder) -> None:
     assert 'unknown key "test"; did you mean "tests"?' in out
 
 
+def test_check_runs_the_tests_as_a_load_does(run: Run, folder: Folder) -> None:
+    """What it calls ok has to be what the sidecar takes over."""
+    folder.write("p.yaml", GOOD.replace("/etc", "/opt"))
+    folder.write("p_test.yaml", TEST)
+    code, out, _ = run("check", ".")
+    assert code == 4
+    assert "ok:" not in out
+    assert out.startswith("p_test.yaml:4:5: default: test 'etc is denied': decision is allow")
+    code, out, _ = run("check", ".", "--json")
+    assert (code, json.loads(out)["ok"]) == (4, False)
+    code, out, _ = run("check", ".", "--format", "junit")
+    suites = ElementTree.fromstring(out).findall("testsuite")
+    assert {each.get("name"): each.get("failures") for each in suites} == {
+        "p.yaml": "0",
+        "p_test.yaml": "1",
+    }
+    folder.write("p.yaml", GOOD)
+    assert run("check", ".")[0] == 0
+
+
 def test_check_as_json(run: Run, folder: Folder) -> None:
     folder.write("p.yaml", GOOD)
     folder.write("bad.yaml", BAD)
@@ -168,6 +190,21 @@ def test_check_as_sarif(run: Run, folder: Folder) -> None:
     assert (warning["level"], warning["ruleId"]) == ("warning", "unguarded")
     code, out, _ = run("check", "warns.yaml", "--format", "sarif")
     assert (code, len(json.loads(out)["runs"][0]["results"])) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("a b/é#1%.yaml", "a%20b/%C3%A9%231%25.yaml"),
+        ("a:b.yaml", "./a:b.yaml"),
+        ("/x/y z.yaml", "file:///x/y%20z.yaml"),
+        ("shipped:gating.yaml", "shipped:gating.yaml"),
+    ],
+)
+def test_files_in_sarif_are_uris(file: str, uri: str) -> None:
+    log = sarif([PolicyFault(file, 1, 1, "", "no", code="file")])
+    (place,) = log["runs"][0]["results"][0]["locations"]  # type: ignore[index,call-overload]
+    assert place["physicalLocation"]["artifactLocation"] == {"uri": uri}
 
 
 def test_check_as_junit(run: Run, folder: Folder) -> None:
@@ -462,6 +499,37 @@ def test_replay(run: Run, folder: Folder) -> None:
     assert told[0]["now"]["decision"] == "allow"
     assert told[0]["before"]["decision"] == "deny"
     assert run("replay", "gone", "--policies", "more.yaml")[0] == USAGE
+
+
+def test_replay_tells_labels_and_redactions(run: Run, folder: Folder) -> None:
+    """A result that would be redacted no more is the difference that matters most."""
+    mark = rule("mark", "label", "true", on="result", more="label: [outside]")
+    keys = rule("keys", "redact", "true", on="result", more="redact: {patterns: [AKIA]}")
+    old = folder.load(policy(mark, keys))
+    given = {**GIVEN, "result": {"is_error": False, "size": 2, "text": "ok"}}
+    line = record(
+        Phase.RESULT, old.decide(Phase.RESULT, given), given=given, at="2026-01-01T00:00:00Z"
+    )
+    folder.write("records", line.decode())
+    assert run("replay", "records", "--policies", "policy0.yaml")[0] == 0
+    folder.write("less.yaml", policy(mark))
+    code, out, _ = run("replay", "records", "--policies", "less.yaml")
+    was = "1: result: was allow by p/keys; labels outside; redacts by p/keys, would be "
+    assert (code, out.splitlines()[0]) == (4, was + "allow by p/mark; labels outside")
+    folder.write("other.yaml", policy(mark, keys.replace("AKIA", "BKIA")))
+    code, out, _ = run("replay", "records", "--policies", "other.yaml")
+    assert code == 4
+    assert out.startswith(was + "the same with other things redacted (allow by p/keys; ")
+
+
+def test_replay_of_something_else_is_no_success(run: Run, folder: Folder) -> None:
+    folder.write("p.yaml", GOOD)
+    folder.write("records", "nonsense\n{}\n")
+    code, out, err = run("replay", "records", "--policies", "p.yaml")
+    assert (code, out.splitlines()[-1]) == (USAGE, "0 same, 0 changed, 2 unknown")
+    assert err == "sidecar policy replay: records holds no records of decisions\n"
+    folder.write("records", "")
+    assert run("replay", "records", "--policies", "p.yaml")[0] == 0
 
 
 def test_a_record_without_inputs_holds_none_of_them(folder: Folder) -> None:
