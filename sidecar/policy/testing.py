@@ -15,7 +15,6 @@ from sidecar.policy.guard import Guarded
 from sidecar.policy.suites import Case, Expect, Suite
 from sidecar.ports.policy import EngineOptions, PolicyErrors, PolicyFault
 
-
 FAILS: Final = "test"
 """The code of a fault that is a test which fails."""
 
