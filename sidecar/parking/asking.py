@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Protocol
 
@@ -43,14 +44,16 @@ def record(
     lease: float,
     labels: tuple[str, ...],
     previous: str,
+    again: bool,
 ) -> Parked:
-    """``previous`` is the id of the record before, for a person to compare with."""
+    """``previous`` is the id of the record before, for a person to compare with; ``again``:
+    the call has been parked before, and so needs an id of its own here."""
     call, caller = asked.call, asked.caller
     args, hidden = hide(shown(call), config.redact)
     # A text that is made of what was sent may hold what nobody is to be shown.
     quotes = not decision.message_constant and bool(config.redact)
     return Parked(
-        id=call.id,
+        id=str(uuid.uuid4()) if again else call.id,
         claim=claimed.digest,
         state=State.WAITING,
         kind=str(call.kind),

@@ -120,6 +120,7 @@ class Entrance:
             lease=self._leases.until(),
             labels=self._labels(asked.caller),
             previous=before,
+            again=self._steps.book.index.get(asked.call.id) is not None,
         )
         tool = asked.call.tool
         if tool is not None:

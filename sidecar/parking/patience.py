@@ -25,7 +25,7 @@ class Patience:
         self._until = float("inf") if forever else now + hold
         if caller.deadline is not None:
             self._until = min(self._until, caller.deadline - SPARE)
-        self._told_at = now
+        self._next = now
         self._times = 0
 
     @property
@@ -35,14 +35,14 @@ class Patience:
 
     def next(self) -> float:
         """Seconds until there is something to do."""
-        return min(self._until, self._told_at + PROGRESS) - self._loop.time()
+        return min(self._until, self._next) - self._loop.time()
 
     def progress(self, parked: Parked) -> None:
         """Tell a client that wants to know that the request is alive, now and then."""
         now = self._loop.time()
-        if self._times and now - self._told_at < PROGRESS:
+        if now < self._next:
             return
-        self._told_at = now
+        self._next = now + PROGRESS
         self._times += 1
         if self._caller.progress is None:
             return
