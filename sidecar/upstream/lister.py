@@ -118,7 +118,12 @@ class Lister:
         try:
             async with asyncio.timeout(LIST_DEADLINE):
                 return await listing.read(
-                    kind, ask, self._bounds, self._complaints, refuse if strict else None
+                    kind,
+                    ask,
+                    self._bounds,
+                    self._complaints,
+                    refuse if strict else None,
+                    era=leg.hello.era,
                 )
         except TimeoutError:
             raise Failed(

@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from sidecar.config import Limits
-from sidecar.mcp import methods
-from sidecar.model import Definition, Fields, JsonObject, RpcError, Unavailable
+from sidecar.mcp import definitions, methods
+from sidecar.model import Definition, Era, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream.complaints import Complaints
 from sidecar.wire import json
 
@@ -86,18 +86,21 @@ async def read(
     bounds: Bounds,
     complaints: Complaints,
     refuse: Refuse | None = None,
+    *,
+    era: Era = Era.LEGACY,
 ) -> tuple[Definition, ...]:
-    """Read one list to its end.
+    """Read one list to its end. ``era`` is the one in which the server tells it.
 
+    Entries that no client could read are left out, or put right where that loses nothing.
     A cursor that comes back a second time, too many pages or too many bytes end it with one
     warning; what was read until then counts.
 
     Raises:
         Failed: a page was answered with an error, or not at all.
     """
-    method, entry_key = METHODS[which], _KEYS[which]
+    method = METHODS[which]
     found: dict[str, Definition] = {}
-    bad = size = 0
+    bad = mended = size = 0
     reason = ""
     cursor: str | None = None
     seen: set[str] = set()
@@ -105,7 +108,8 @@ async def read(
         raws, cursor = await _page(method, methods.LISTS[method], ask, cursor, first=page == 0)
         for raw in raws:
             size += len(memoryview(raw))
-            definition, why = _entry(raw, entry_key, bounds.depth, refuse)
+            definition, why, righted = _entry(raw, which, bounds.depth, refuse, era)
+            mended += righted
             if definition is None or definition.key in found:
                 bad += 1
                 reason = reason or why or "its name is taken by an earlier one"
@@ -139,6 +143,14 @@ async def read(
         )
     else:
         complaints.forgive(f"{method} bad entries")
+    if mended:
+        complaints.warn(
+            f"{method} mended",
+            f"{mended} of its {which} are not as the protocol has them; they are offered without "
+            "what no client could read",
+        )
+    else:
+        complaints.forgive(f"{method} mended")
     return tuple(found.values())
 
 
@@ -170,21 +182,39 @@ async def _page(
 
 
 def _entry(
-    raw: msgspec.Raw, key: str, depth: int, refuse: Refuse | None
-) -> tuple[Definition | None, str]:
-    """One entry, or why it is left out."""
+    raw: msgspec.Raw, which: List, depth: int, refuse: Refuse | None, era: Era
+) -> tuple[Definition | None, str, bool]:
+    """One entry and whether it was put right, or why it is left out."""
+    key = _KEYS[which]
     try:
         value = json.decode(raw, depth)
     except json.BadJson as error:
-        return None, str(error)
+        return None, str(error), False
     if not isinstance(value, dict):
-        return None, "it is no object"
+        return None, "it is no object", False
     name = value.get(key)
     if not isinstance(name, str) or not name:
-        return None, f"it has no {key}"
+        return None, f"it has no {key}", False
     if refuse is not None and (why := refuse(value)) is not None:
-        return None, why
-    return Definition(name, bytes(raw)), ""
+        return None, why, False
+    try:
+        righted = definitions.put_right(which, value, era)
+    except definitions.BadDefinition as error:
+        return None, str(error), False
+    if righted is value:
+        return Definition(name, bytes(raw)), "", False
+    return Definition(name, _spelled(raw, value, righted)), "", True
+
+
+def _spelled(raw: msgspec.Raw, before: JsonObject, after: JsonObject) -> bytes:
+    """``after`` as JSON; what is as it was before keeps its bytes."""
+    spelling = json.fields(raw)
+    return json.encode(
+        {
+            key: spelling[key] if key in before and before[key] is value else value
+            for key, value in after.items()
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from mcp import Client
 
 from tests.cases.awkward import Behaviour, serving
 from tests.cases.awkward.stdio import Child
@@ -160,10 +161,7 @@ def as_is(value: Any) -> Any:
 TOOLS: list[dict[str, Any]] = [
     RICH,
     {"name": "bare", "inputSchema": {"type": "object"}},
-    {"name": "no_schema"},
-    {"name": "odd_types", "inputSchema": True, "annotations": None},
     {"unknown": 1, "inputSchema": {"type": "object"}, "name": "name_comes_last"},
-    {"name": "no_type", "inputSchema": {"anyOf": [{"type": "object"}, {"not": {}}]}},
 ]
 
 
@@ -181,6 +179,46 @@ async def test_a_definition_differs_in_its_name_only(http: aiohttp.ClientSession
                     kept = [[key, value] for key, value in ours if key != "name"]
                     sent = [[key, value] for key, value in as_is(theirs) if key != "name"]
                     assert kept == sent
+
+
+# For any of these, official clients refuse the whole list, and with it every other server.
+ODD_TOOLS: list[dict[str, Any]] = [
+    {"name": "no_schema"},
+    {"name": "odd_types", "inputSchema": True, "annotations": None, "description": None},
+    {"name": "no_type", "inputSchema": {"anyOf": [{"type": "object"}, {"not": {}}]}},
+    {"name": "odd_hint", "inputSchema": {}, "annotations": {"readOnlyHint": "yes", "own": 1}},
+    {"name": "array", "inputSchema": []},
+    {"name": "text", "inputSchema": {"type": "string"}},
+]
+
+
+async def test_an_odd_tool_takes_the_list_from_nobody(http: aiohttp.ClientSession) -> None:
+    behaviours = {"odd": Behaviour(only=(), tools=ODD_TOOLS), "fine": Behaviour(only=("echo",))}
+    with stage(behaviours) as scene:
+        for kind in (Legacy, Modern):
+            client = kind(http, scene.sidecar.mcp)
+            await client.open()
+            found = {tool["name"]: tool for tool in (await client.request("tools/list"))["tools"]}
+            assert list(found) == [
+                "odd__no_schema",
+                "odd__odd_types",
+                "odd__no_type",
+                "odd__odd_hint",
+                "fine__echo",
+            ]
+            assert found["odd__odd_types"] == {
+                "name": "odd__odd_types",
+                "inputSchema": {"type": "object"},
+            }
+            assert found["odd__no_type"]["inputSchema"] == {
+                "anyOf": [{"type": "object"}, {"not": {}}],
+                "type": "object",
+            }
+            assert found["odd__odd_hint"]["annotations"] == {"own": 1}
+            assert await client.text("odd__no_schema") == "awkward:no_schema"
+        async with Client(scene.sidecar.mcp) as official:
+            assert len((await official.list_tools()).tools) == len(found)
+        assert "server odd: 2 of its tools left out" in scene.sidecar.log()
 
 
 # -------------------------------------------------------------------- P9 deterministic order

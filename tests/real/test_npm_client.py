@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.cases.awkward import Behaviour
+from tests.cases.behind import stage
+from tests.cases.test_listing import ODD_TOOLS
 from tests.kit.running import ROOT, Sidecar
 from tests.peers import peers
 from tests.real.conftest import World
@@ -56,6 +59,14 @@ def stdio(sidecar: Sidecar, tmp_path: Path) -> dict[str, Any]:
     config.write_text(f"listen: 127.0.0.1:{port}\n")
     command = [sys.executable, "-m", "sidecar", "stdio", "--config", str(config)]
     return {"command": command, "env": {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}}
+
+
+@pytest.mark.parametrize("sdk, mode", CLIENTS)
+async def test_an_odd_tool_takes_the_list_from_nobody(sdk: str, mode: str) -> None:
+    with stage({"odd": Behaviour(only=(), tools=ODD_TOOLS), "fine": Behaviour()}) as scene:
+        printed = await drive({"url": scene.sidecar.mcp}, sdk, mode, [{"do": "listTools"}])
+    names = [tool["name"] for tool in results(printed)[0]["tools"]]
+    assert {"odd__no_schema", "odd__odd_types", "odd__odd_hint", "fine__echo"} < set(names)
 
 
 @pytest.mark.parametrize("way", ["http", "stdio"])

@@ -296,13 +296,36 @@ async def test_bad_entries_are_left_out_and_the_others_kept(
 
 
 async def test_entries_are_kept_byte_for_byte() -> None:
-    text = '{"name": "a", "n":12345678901234567890123, "u":"\\u00e9", "z":{"b":1,"a":1.50}}'
+    text = (
+        '{"name": "a", "n":12345678901234567890123, "u":"\\u00e9", "z":{"b":1,"a":1.50},'
+        ' "inputSchema": {"type": "object"}}'
+    )
 
     async def ask(method: str, params: JsonObject) -> Fields:
         return {"tools": msgspec.Raw(f"[ {text} ]".encode())}
 
     found = await listing.read("tools", ask, BOUNDS, Complaints("up"))
     assert found[0].json.decode() == text
+
+
+async def test_one_bad_entry_costs_at_most_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """The official clients refuse a whole list for any of these."""
+    tools = [
+        '{"name": "null", "n": 1.50, "description": null, "inputSchema": {"type": "object"}}',
+        '{"name": "bare"}',
+        '{"name": "array", "inputSchema": []}',
+    ]
+
+    async def ask(method: str, params: JsonObject) -> Fields:
+        return {"tools": msgspec.Raw(f"[{','.join(tools)}]".encode())}
+
+    found = await listing.read("tools", ask, BOUNDS, Complaints("up"))
+    assert [entry.json.decode() for entry in found] == [
+        '{"name":"null","n":1.50,"inputSchema":{"type": "object"}}',
+        '{"name":"bare","inputSchema":{"type":"object"}}',
+    ]
+    assert "1 of its tools left out; the first because its inputSchema" in caplog.text
+    assert "2 of its tools are not as the protocol has them" in caplog.text
 
 
 def test_bounds_come_from_the_limits() -> None:
