@@ -19,6 +19,7 @@ from sidecar.model import (
     Caller,
     Fields,
     NotSent,
+    Ran,
     Refused,
     RpcError,
     Tool,
@@ -166,11 +167,12 @@ class Calls:
 
     async def _send(self, call: Call, caller: Caller, send: Send, run: _Run) -> Fields:
         repeatable = call.tool is None or call.tool.hints.read_only or call.tool.hints.idempotent
+        ran: Ran = "no"
         while True:
             run.attempts += 1
             slot = self._roster.slots.get(call.server)
             if slot is None:
-                raise Unavailable(call.server, "the server was removed", ran="no", permanent=True)
+                raise Unavailable(call.server, "the server was removed", ran=ran, permanent=True)
             span = self._tracer.start(spans.name(call), "client", caller.trace)
             if span.sampled:
                 spans.describe(span, call, caller)
@@ -179,6 +181,8 @@ class Calls:
                 fields = await send(slot.upstream, call, spans.under(caller, span.context))
             except Unavailable as failure:
                 span.end("unavailable")
+                # What an earlier attempt may have done is not undone by one that did nothing.
+                ran = failure.ran if ran == "no" else ran
                 now = asyncio.get_running_loop().time()
                 wait = pause(
                     failure,
@@ -189,7 +193,9 @@ class Calls:
                     deadline=caller.deadline,
                 )
                 if wait is None:
-                    raise
+                    if failure.ran == ran:
+                        raise
+                    raise _having(failure, ran) from failure
             except BaseException as failure:
                 span.end(spans.error_type(failure))
                 raise
@@ -223,6 +229,16 @@ def _refused(refused: Refused, call: Call, run: _Run) -> Fields:
     if refused.error is not None:
         raise refused.error
     return stamped(refused.result, call.id)
+
+
+def _having(failure: Unavailable, ran: Ran) -> Unavailable:
+    return Unavailable(
+        failure.server,
+        failure.why,
+        ran=ran,
+        retry_in=failure.retry_in,
+        permanent=failure.permanent,
+    )
 
 
 def _decided_by(tool: Tool) -> tuple[object, ...]:

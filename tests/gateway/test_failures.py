@@ -13,7 +13,9 @@ from sidecar.gateway import Gateway
 from sidecar.gateway.retry import LONGEST, pause
 from sidecar.mcp import errors
 from sidecar.model import (
+    Caller,
     Entries,
+    Fields,
     JsonObject,
     RpcError,
     State,
@@ -184,6 +186,39 @@ async def test_the_operators_hints_decide_and_a_restricted_servers_do_not(
     with pytest.raises(Unavailable):
         await gateway.request("tools/call", READ, caller())
     assert len(server.asked) == 1
+
+
+async def test_an_attempt_that_may_have_run_is_not_forgotten_by_the_next(
+    gateway: Gateway, serve: Serve
+) -> None:
+    """Sent, lost, and then not even connected: it may have run all the same."""
+    server = serve("s", OFFER)
+    lost = Unavailable("s", "connection lost", ran="maybe")
+    down = Unavailable("s", "not connected", ran="no", retry_in=9.0)
+    server.answers["tools/call"] = [lost, down]
+    with pytest.raises(Unavailable) as failure:
+        await gateway.request("tools/call", AGAIN, caller())
+    assert len(server.asked) == 2
+    assert (failure.value.why, failure.value.ran, failure.value.retry_in) == (
+        "not connected",
+        "maybe",
+        9.0,
+    )
+
+
+async def test_a_server_removed_between_two_attempts_may_have_run_the_first(
+    gateway: Gateway, serve: Serve
+) -> None:
+    server = serve("s", OFFER)
+
+    async def lose(method: str, params: JsonObject, who: Caller) -> Fields:
+        gateway.set_servers([])
+        raise Unavailable("s", "connection lost", ran="maybe")
+
+    server.answer = lose
+    with pytest.raises(Unavailable) as failure:
+        await gateway.request("tools/call", AGAIN, caller())
+    assert (failure.value.why, failure.value.ran) == ("the server was removed", "maybe")
 
 
 async def test_no_retry_goes_past_the_deadline(gateway: Gateway, serve: Serve) -> None:
