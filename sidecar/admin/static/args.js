@@ -2,7 +2,7 @@
 // call that was approved before.
 
 import { Num, same } from "./exact.js";
-import { block, difference, h, many, seen } from "./text.js";
+import { block, difference, h, many, prose, seen } from "./text.js";
 
 const AT_ONCE = 40;
 const DEEPEST = 4;
@@ -63,7 +63,7 @@ function items(now, before, depth) {
 const MARKS = { new: "new", changed: "changed", gone: "no longer sent", same: "", "": "" };
 
 function row(key, content, mark) {
-  const name = typeof key === "number" ? h("span", { class: "index" }, `${key + 1}.`) : seen(key);
+  const name = typeof key === "number" ? h("span", { class: "index" }, `${key + 1}.`) : key.length > SHORT ? prose(key) : seen(key);
   const term = h("dt", {}, name);
   if (MARKS[mark]) term.append(" ", h("span", { class: `mark ${mark}` }, MARKS[mark]));
   const short = content.matches(".string, .number, .word, .kind") && content.textContent.length <= SHORT;

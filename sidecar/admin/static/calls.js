@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { args, NOTHING, tally } from "./args.js";
 import { exact, plain } from "./exact.js";
 import { empty, renew } from "./list.js";
-import { count, h, many, moment, now, seen, time } from "./text.js";
+import { count, h, many, moment, now, prose, seen, time } from "./text.js";
 
 const PAGE = 50;
 /** Milliseconds for which a call that came up by itself cannot be answered: nobody has read it. */
@@ -370,7 +370,7 @@ function heading(about) {
     ),
     about.state === "waiting" ? "" : outcome(about),
     chips.length ? h("p", { class: "chips" }, chips.map(([, text, kind]) => h("span", { class: `chip ${kind}` }, text))) : "",
-    about.description ? h("p", { class: "about" }, seen(about.description)) : "",
+    about.description ? h("p", { class: "about" }, prose(about.description)) : "",
   ];
 }
 
@@ -379,12 +379,12 @@ function outcome(about) {
   const at = about.answered_at ?? about.ended_at;
   const who = about.answered_by ? [" by ", seen(about.answered_by, { class: "strong" })] : "";
   const way = about.way ? [" (", seen(about.way), ")"] : "";
-  const ended = about.ended ? [then ? ": " : "", seen(about.ended)] : "";
+  const ended = about.ended ? [then ? ": " : "", prose(about.ended)] : "";
   return h(
     "div",
     { class: `outcome ${about.state}` },
     h("p", {}, h("strong", {}, what), who, at ? [" ", time(at)] : "", way),
-    about.why ? h("p", {}, "Reason: ", seen(about.why)) : "",
+    about.why ? h("p", {}, "Reason: ", prose(about.why)) : "",
     then || ended ? h("p", {}, then, ended) : "",
   );
 }
@@ -430,7 +430,7 @@ function reasons(about) {
       "ul",
       { class: "plain" },
       rules.map((rule) => h("li", {}, h("code", {}, seen(rule)))),
-      about.message ? h("li", {}, h("q", {}, seen(about.message))) : "",
+      about.message ? h("li", {}, prose(about.message)) : "",
     ),
     labels.length
       ? [

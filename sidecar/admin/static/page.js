@@ -37,8 +37,7 @@ async function enter(token) {
   for (const id of ["nav", "help"]) $(id).hidden = false;
   // On a socket that is forwarded to here there is no token, and nothing to sign out of.
   $("leave").hidden = !token;
-  leaving = new AbortController();
-  follow(leaving.signal);
+  listen();
   // Leaves the sign-in form, wherever it was opened.
   section = null;
   route();
@@ -70,6 +69,8 @@ function signIn(text = "") {
     "form",
     { class: "sign", "aria-labelledby": "sign-title" },
     h("h1", { id: "sign-title" }, "Sign in"),
+    // For password managers, which keep a name beside each password.
+    h("input", { type: "text", autocomplete: "username", value: "sidecar", hidden: true }),
     h("label", { for: "token" }, "Token"),
     input,
     error,
@@ -171,13 +172,12 @@ window.addEventListener("hashchange", () => (location.hash.startsWith("#token=")
 
 // -------------------------------------------------------------------------------- what changes
 
+/** What to look at again, by the first word of an event's name; for any other, at everything. */
 const NOUNS = {
   call: ["calls"],
   server: ["servers", "tools"],
   tools: ["servers", "tools"],
   session: ["sessions"],
-  labels: ["sessions"],
-  policy: ["policy"],
   work: ["works"],
 };
 const EVERYTHING = ["calls", "servers", "tools", "sessions", "policy", "works"];
@@ -203,13 +203,25 @@ function look(nouns) {
   }, GAP);
 }
 
+function listen() {
+  leaving.abort();
+  leaving = new AbortController();
+  follow(leaving.signal);
+}
+
+// A page that the browser keeps for going back must not keep a connection.
+window.addEventListener("pagehide", () => leaving.abort());
+window.addEventListener("pageshow", (event) => {
+  if (event.persisted && page.me) listen();
+});
+
 async function follow(signal) {
   let wait = FIRST_WAIT;
   while (!signal.aborted) {
     try {
       await api.events(
         "/v1/events",
-        (type) => look(NOUNS[type.split(/[._]/)[0]] ?? EVERYTHING),
+        (type) => look(NOUNS[type.split(".")[0]] ?? EVERYTHING),
         () => {
           wait = FIRST_WAIT;
           live("live", "Live");

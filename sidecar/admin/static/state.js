@@ -3,14 +3,17 @@
 import * as api from "./api.js";
 import { label } from "./calls.js";
 import { empty, renew } from "./list.js";
-import { block, count, h, many, seen, time } from "./text.js";
+import { block, count, h, many, prose, seen, time } from "./text.js";
 
 const PAGE = 200;
+/** Milliseconds between two looks at what no event tells of, while it is in view. */
+const AGAIN = 4000;
 
 /** A section that is fetched as a whole, and drawn into parts that stay. */
-function section({ name, title, nouns, counts = false, optional = false, fetch, build, draw }) {
+function section({ name, title, nouns, counts = false, optional = false, again = false, fetch, build, draw }) {
   let page = null;
   let parts = null;
+  let timer = 0;
 
   async function refresh() {
     const mine = parts;
@@ -38,9 +41,11 @@ function section({ name, title, nouns, counts = false, optional = false, fetch, 
       parts = Object.assign(build(given, () => refresh()), { status });
       page.main.replaceChildren(h("div", { class: "page" }, h("h1", {}, title), status, parts.body));
       refresh();
+      if (again) timer = setInterval(() => document.hidden || refresh(), AGAIN);
     },
     leave() {
       parts = null;
+      clearInterval(timer);
     },
     changed(given, changed, here) {
       page = given;
@@ -55,7 +60,7 @@ async function act(page, refresh, work, done) {
     await work();
     page.notice(done);
   } catch (failed) {
-    if (failed.status !== 401) page.notice([seen(failed.message)], "bad");
+    if (failed.status !== 401) page.notice([prose(failed.message)], "bad");
   }
   await refresh();
 }
@@ -69,6 +74,7 @@ const KINDS = { ready: "good", connecting: "", backoff: "warn", failed: "bad", s
 
 export const servers = section({
   name: "servers",
+  again: true,
   title: "Servers",
   nouns: ["servers"],
   fetch: async () => (await api.get("/v1/servers")).servers,
@@ -91,7 +97,7 @@ export const servers = section({
             server.source === "runtime" ? "added at run time" : "configured",
             server.retry_in === undefined ? "" : ` · next attempt in ${Math.ceil(server.retry_in)} s`,
           ),
-          server.error ? h("p", { class: "fault" }, seen(server.error)) : "",
+          server.error ? h("p", { class: "fault" }, prose(server.error)) : "",
           server.source === "runtime" && page.may("operator")
             ? h("p", {}, h("button", { type: "button", class: "quiet", onclick: () => remove(page, server.name, refresh) }, "Remove …"))
             : "",
@@ -235,6 +241,7 @@ function accepting(page, tool, refresh) {
 
 export const sessions = section({
   name: "sessions",
+  again: true,
   title: "Sessions and labels",
   nouns: ["sessions", "calls"],
   fetch: () => api.get("/v1/sessions"),
@@ -292,6 +299,7 @@ function sessionRow(each) {
 
 export const policy = section({
   name: "policy",
+  again: true,
   title: "Policy",
   nouns: ["policy"],
   fetch: () => api.get("/v1/policy"),
@@ -306,6 +314,9 @@ export const policy = section({
       ["Shipped policies", list(got.shipped)],
       ["Your policies", list(got.paths)],
     ];
+    const print = JSON.stringify(got);
+    if (parts.print === print) return;
+    parts.print = print;
     parts.body.replaceChildren(
       got.error
         ? h(

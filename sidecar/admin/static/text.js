@@ -74,9 +74,9 @@ export function seen(text, attributes = {}) {
  * A text of any length in a block. Where it is long it is folded, but for its two ends and for
  * what is marked: `mark` is [from, to], the part that differs from another text.
  */
-export function block(text, mark = null) {
-  const value = String(text);
-  const element = h("span", { class: "block", dir: "ltr" });
+export function block(text, mark = null, kind = "block") {
+  const value = String(text ?? "");
+  const element = h("span", { class: kind, dir: "ltr" });
   let at = 0;
   for (const [from, to] of shown(value, mark)) {
     if (from > at) element.append(fold(value, at, from));
@@ -85,6 +85,9 @@ export function block(text, mark = null) {
   }
   return element;
 }
+
+/** A sentence or two of others. */
+export const prose = (text) => block(text, null, "prose");
 
 const HEAD = 700;
 const LINES = 14;
@@ -191,7 +194,7 @@ export function span(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  if (s < 2 * 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
@@ -212,7 +215,9 @@ export function time(value, before = "", after = "") {
 function tick(element) {
   const left = Date.parse(element.dateTime) - now();
   const { before, after } = element.dataset;
-  const text = left > 0 ? `${after || "in "}${span(left)}` : `${before}${span(-left)} ago`;
+  // The clock of the server is known to a second or so.
+  const near = Math.abs(left) < 1500;
+  const text = near ? "just now" : left > 0 ? `${after || "in "}${span(left)}` : `${before}${span(-left)} ago`;
   if (element.textContent !== text) element.textContent = text;
 }
 
