@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from sidecar.config.faults import Faults
-from sidecar.config.nodes import Mapping, Node, kind, plain
+from sidecar.config.nodes import Mapping, Node, Sequence, kind, plain
 from sidecar.config.record import Field, Got, Record, every
 from sidecar.config.shapes import (
     At,
@@ -27,6 +27,7 @@ from sidecar.model import JsonObject, Phase
 from sidecar.policy.document import API_VERSION, GoodOnes, as_policy_fault, read_tree
 from sidecar.policy.files import PolicyFile
 from sidecar.policy.phases import VARIABLES
+from sidecar.policy.reading import Steps, wrong
 from sidecar.ports.policy import PolicyFault
 
 
@@ -89,13 +90,31 @@ class Inputs(Json):
 
     def read(self, node: Node, at: At) -> JsonObject | Bad:
         known = frozenset().union(*VARIABLES.values())
-        if isinstance(node, Mapping):
-            for name, key, _ in node:
+        read = super().read(node, at)
+        if isinstance(node, Mapping) and not isinstance(read, Bad):
+            for name, key, below in node:
                 if name not in known:
                     at.child(name).fault(
                         key, f"there is no such variable; there are {', '.join(sorted(known))}"
                     )
-        return super().read(node, at)
+                    continue
+                for way, why in wrong(name, read):
+                    where, place = _place(at.child(name), below, way)
+                    where.fault(place, why)
+        return read
+
+
+def _place(at: At, node: Node, way: Steps) -> tuple[At, Node]:
+    """Where a part of a value stands in its file: its name, or the item of a list."""
+    place = node
+    for step in way:
+        if isinstance(step, int) and isinstance(node, Sequence):
+            at, node = at.item(step), node.items[step]
+            place = node
+        elif isinstance(step, str) and isinstance(node, Mapping):
+            at = at.child(step)
+            place, node = node.entries[step]
+    return at, place
 
 
 class FlagOrText(Shape[bool | str]):

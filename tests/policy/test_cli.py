@@ -427,6 +427,12 @@ def test_eval_explains(run: Run, folder: Folder) -> None:
     [
         ("[]", "the input has to be a JSON object"),
         ("{", "the input is not JSON"),
+        ('{"now": "noon"}', "now has to be a time such as 2026-01-31T12:00:00Z"),
+        (
+            '{"phase": "result", "result": {"content": []}, "session": {"labels": [1]}}',
+            "result.content is no field there; there are is_error, size, text, structured, meta; "
+            "session.labels[0] has to be a text",
+        ),
         ('{"phase": "calls"}', "phase has to be one of connect, list, call, result"),
         ('{"tols": {}}', "an input has no 'tols'; did you mean \"tool\"?"),
         ('{"tool": 7}', "tool has to be an object"),

@@ -195,3 +195,34 @@ def test_the_shipped_policies_pass_theirs(engine: str) -> None:
         f"shipped:{name}_test.yaml" for name in SHIPPED
     }
     assert [each.id for each in report.coverage if not each.matched] == []
+
+
+def test_inputs_that_no_call_has(folder: Folder) -> None:
+    """A misspelt field, or a result as MCP has it, would test something else or nothing."""
+    tests = """\
+input: {now: noon, agent: {client: {nam: x}}}
+inputs:
+  wide: {addresses: [{ip: 7}], session: {labels: outside, calls: true}}
+tests:
+  - name: x
+    phase: result
+    input:
+      result: {content: [], text: 7, structured: {any: 1}, meta: {any: 1}}
+      args: {any: {thing: 1}}
+      tool: {hints: {readOnlyHint: true}}
+    expect: {decision: allow}
+"""
+    report = run(folder, tests)
+    assert [str(each).partition("p_test.yaml:")[2] for each in report.faults] == [
+        "3:14: input.now: has to be a time such as 2026-01-31T12:00:00Z",
+        '3:37: input.agent.client.nam: is no field there; did you mean "name"?',
+        "5:23: inputs.wide.addresses[0].ip: has to be a text",
+        "5:42: inputs.wide.session.labels: has to be a list",
+        "5:59: inputs.wide.session.calls: has to be a whole number",
+        "10:16: tests[0].input.result.content: is no field there; there are is_error, size, text, "
+        "structured, meta",
+        "10:29: tests[0].input.result.text: has to be a text",
+        '12:22: tests[0].input.tool.hints.readOnlyHint: is no field there; '
+        'did you mean "read_only"?',
+    ]
+    assert report.outcomes == []
