@@ -187,7 +187,11 @@ def _rest_status(failure: Exception, error: RpcError) -> int:
     if isinstance(failure, Unavailable):
         return 503
     if isinstance(error, Rejection):
-        return 500 if error.code == INTERNAL_ERROR else http_status(error.code)
+        if error.code != INTERNAL_ERROR:
+            return http_status(error.code)
+        # It may be the form of an Unavailable already, as for calls that a drain ends.
+        told = error.data
+        return 503 if isinstance(told, dict) and told.get("reason") == "unavailable" else 500
     return 502
 
 

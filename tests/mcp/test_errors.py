@@ -152,3 +152,10 @@ def test_a_tools_own_error_is_a_result() -> None:
     assert errors.rest_status({"isError": msgspec.Raw(b"true"), "content": []}) == 200
     assert errors.rest_status({"_meta": msgspec.Raw(b"[")}) == 200
     assert errors.rest_status({"_meta": "sidecar/denied"}) == 200
+
+
+def test_what_is_unavailable_is_503_in_either_form() -> None:
+    down = Unavailable("s", "it is shutting down", ran="maybe")
+    assert errors.rest(down) == errors.rest(errors.of(down))
+    assert errors.rest(errors.of(down))[0] == 503
+    assert errors.rest(errors.internal())[0] == 500
