@@ -222,7 +222,7 @@ tests:
         "10:16: tests[0].input.result.content: is no field there; there are is_error, size, text, "
         "structured, meta",
         "10:29: tests[0].input.result.text: has to be a text",
-        '12:22: tests[0].input.tool.hints.readOnlyHint: is no field there; '
+        "12:22: tests[0].input.tool.hints.readOnlyHint: is no field there; "
         'did you mean "read_only"?',
     ]
     assert report.outcomes == []
