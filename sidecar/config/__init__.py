@@ -29,6 +29,7 @@ from sidecar.config.types import (
     RuntimeServers,
     SecretRef,
     ServerConfig,
+    Webhook,
 )
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "RuntimeServers",
     "SecretRef",
     "ServerConfig",
+    "Webhook",
     "find",
     "load",
     "parse_listen",
