@@ -5,12 +5,15 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from sidecar.model import JsonObject
+
+EVENTS_TIMEOUT = 45.0
+"""Seconds of silence, three keep-alives, after which a stream of events counts as dead."""
 
 
 class AdminError(Exception):
@@ -52,7 +55,7 @@ class _UnixConnection(http.client.HTTPConnection):
 class AdminClient:
     """``address`` is ``unix:/path`` or ``http://host:port``; ``token`` is for the latter."""
 
-    def __init__(self, address: str, *, token: str | None = None, timeout: float = 10.0) -> None:
+    def __init__(self, address: str, *, token: str | None = None, timeout: float = 30.0) -> None:
         self._address = address
         self._token = token
         self._timeout = timeout
@@ -124,6 +127,59 @@ class AdminClient:
     def reconcile(self) -> JsonObject:
         """Compare with the store now: ``{added, removed, changed, servers}``."""
         return self._request("POST", "/v1/reconcile")
+
+    def calls(self, state: str | None = None) -> list[JsonObject]:
+        """Parked calls, newest first and without their arguments; ``state`` as the route has it."""
+        found: list[JsonObject] = []
+        after: str | None = None
+        while True:
+            asked = {"state": state, "after": after, "limit": "500"}
+            given = urlencode({key: value for key, value in asked.items() if value is not None})
+            body = self._request("GET", f"/v1/calls?{given}")
+            found += cast("list[JsonObject]", body.get("calls", []))
+            after = cast("str | None", body.get("next"))
+            if after is None:
+                return found
+
+    def call(self, id: str) -> JsonObject:
+        """One parked call, with its arguments. Raises NotFound."""
+        return self._request("GET", f"/v1/calls/{quote(id, safe='')}")
+
+    def answer(self, id: str, *, approve: bool, why: str = "") -> JsonObject:
+        """Approve or deny a parked call; the call as it stands now.
+
+        Raises:
+            NotFound: there is no such call.
+            Refused: it is answered already, or over (``conflict``).
+        """
+        what = "approve" if approve else "deny"
+        return self._request("POST", f"/v1/calls/{quote(id, safe='')}/{what}", {"why": why})
+
+    def events(self) -> Iterator[tuple[str, JsonObject]]:
+        """What happens, from now on until the sidecar ends: an event's name and its body.
+
+        Raises:
+            AdminError: nobody answers, or more is silent than its keep-alives allow.
+        """
+        connection = self._connection()
+        connection.timeout = EVENTS_TIMEOUT
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
+        try:
+            connection.request("GET", "/v1/events", headers=headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise AdminError(f"{self._address} answered {response.status} to /v1/events")
+            name = ""
+            while line := response.readline(1 << 20):
+                field, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    yield name, json.loads(value)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise AdminError(f"no sidecar answers at {self._address} ({error})") from error
+        finally:
+            connection.close()
 
     def _list(self, noun: str, at: str = "") -> list[JsonObject]:
         body = self._request("GET", f"/v1/{at or noun}")

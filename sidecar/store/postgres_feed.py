@@ -128,12 +128,21 @@ class Feed:
         if self._closed:
             watch.finish()
         else:
+            self._forget_closed()
             self._joining[watch] = asyncio.get_running_loop().create_future()
             self._wake.set()
         return watch
 
+    def _forget_closed(self) -> None:
+        """Whoever watched in vain while the server was lost, and gave up, is not waited for."""
+        for watch in [each for each in self._joining if each.closed]:
+            joined = self._joining.pop(watch)
+            if not joined.done():
+                joined.set_result(None)
+
     async def ready(self) -> None:
         """Return when every watch that was asked for before hears what changes."""
+        self._forget_closed()
         while self._joining:
             await asyncio.wait(list(self._joining.values()))
 
@@ -232,13 +241,14 @@ class Feed:
 
     async def _join(self, connection: Connection) -> None:
         """Let new watches begin, here in the stream."""
+        self._forget_closed()
         for watch in list(self._joining):
             versions = await self._versions(connection, watch.prefix)
             # What was told before the answer is in the queue already, and not for this watch.
             self._queue.put_nowait(_Joined(watch, versions))
             self._wake.set()
-            joined = self._joining.pop(watch)
-            if not joined.done():
+            joined = self._joining.pop(watch, None)
+            if joined is not None and not joined.done():
                 joined.set_result(None)
 
     async def _versions(self, connection: Connection, prefix: str) -> dict[str, int]:

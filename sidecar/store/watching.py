@@ -40,6 +40,11 @@ class Watch:
             self._wake.clear()
             await self._wake.wait()
 
+    @property
+    def closed(self) -> bool:
+        """Whether no more will come."""
+        return self._closed
+
     async def aclose(self) -> None:
         """Stop; what is waiting is dropped."""
         self._waiting.clear()

@@ -202,6 +202,7 @@ async def test_connections_that_are_cut_cost_a_moment(
             await other.calls_within(f"{name}__echo", 5)
 
 
+@pytest.mark.timeout(150)
 async def test_postgres_is_stopped_and_comes_back(
     own_postgres: Postgres, upstream: HttpServer, tmp_path: Path
 ) -> None:
