@@ -15,8 +15,11 @@ import aiohttp
 import pytest
 
 from sidecar.admin import AdminClient, AdminError, NotFound, Refused
+from sidecar.store import open_store
+from sidecar.upstream.runtime import encode
 from tests.cases.awkward.behaviour import Behaviour
 from tests.cases.awkward.http import HttpServer, serving
+from tests.cases.behind import dead_port
 from tests.kit.client import Legacy, RpcFailed, eventually
 from tests.kit.running import Sidecar, running
 from tests.registry.lab import lab
@@ -265,3 +268,41 @@ async def test_without_a_check_anything_is_dialled_and_programs_run(
 async def test_nobody_there(tmp_path: Path) -> None:
     with pytest.raises(AdminError, match="start one with"):
         AdminClient(f"unix:{tmp_path}/none").add("a", url="http://a")
+
+
+async def test_many_of_which_most_are_dead(upstream: HttpServer, base: Base) -> None:
+    """Found in the store at the start. The live ones are there soon, whatever the others do."""
+    live, dead = 20, 180
+    dying = f"http://127.0.0.1:{dead_port()}/mcp"
+    sidecar = Sidecar(base)
+    state = f"sqlite://{sidecar.folder}/state.db"
+    sidecar.write({**sidecar.config, "store": state})
+    store = open_store(state)
+    await store.open()
+    hanging = upstream.at("hang")
+    for i in range(live + dead):
+        url = upstream.url if i % 10 == 0 else hanging if i % 10 == 1 else dying
+        await store.put(f"servers/s{i}", encode({"url": url}, "test"))
+    await store.close()
+    try:
+        await asyncio.to_thread(sidecar.start)
+        async with connected(sidecar) as client:
+            names = [f"s{i}__echo" for i in range(0, live + dead, 10)]
+            await client.until_listed(*names, within=30)
+            for name in names:
+                assert await client.text(name, message="x") == "x"
+            with pytest.raises(RpcFailed) as failed:
+                await client.call("s5__echo")
+            assert failed.value.error["data"]["reason"] == "unavailable"
+        admin = AdminClient(sidecar.admin)
+        states = [each["state"] for each in await asyncio.to_thread(admin.servers)]
+        assert (len(states), states.count("ready")) == (200, live)
+        retries = [
+            float(each["retry_in"])
+            for each in await asyncio.to_thread(admin.servers)
+            if "retry_in" in each
+        ]
+        assert len(retries) > 100
+        await asyncio.to_thread(sidecar.stop)
+    finally:
+        await asyncio.to_thread(sidecar.kill)

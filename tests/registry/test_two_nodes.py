@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import os
 import signal
 import time
 import uuid
@@ -260,3 +262,30 @@ async def test_postgres_is_stopped_and_comes_back(
         assert failures == []
         await one.unknown_within("late__echo", SOON)
         assert await one.names() == await other.names() == ["after"]
+
+
+async def test_a_call_parked_on_one_is_approved_on_the_other(
+    postgres: Postgres, upstream: HttpServer, tmp_path: Path
+) -> None:
+    """What waits for a person is in the store too, its arguments sealed."""
+    schema = place()
+    key = tmp_path / "key"
+    key.write_text(base64.b64encode(os.urandom(32)).decode())
+    more = {"policy": {"shipped": ["egress", "gating"]}, "store_key": {"from_file": str(key)}}
+    async with two(postgres.schema(schema), tmp_path, **more) as (one, other):
+        await one.ask("add", "late", url=upstream.url)
+        await one.client.until_listed("late__echo")
+        call = asyncio.ensure_future(one.client.call("late__echo", message="hunter2"))
+        waiting: list[dict[str, Any]] = []
+        until = time.monotonic() + 10
+        while not waiting:
+            waiting = await other.ask("calls", "waiting")
+            assert time.monotonic() < until
+            await asyncio.sleep(0.05)
+        assert waiting[0]["tool"] == "late__echo"
+        assert postgres.sql(f"SELECT count(*) FROM {schema}.sidecar_records") != "0"
+        stored = postgres.sql(f"SELECT encode(value, 'escape') FROM {schema}.sidecar_records")
+        assert "hunter2" not in stored
+        await other.ask("answer", waiting[0]["id"], approve=True)
+        result = await asyncio.wait_for(call, 10)
+        assert result["content"][0]["text"] == "hunter2"
