@@ -19,7 +19,9 @@ from sidecar.admin.api import Route
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
 from sidecar.admin.roles import Actor, Role, Tokens
+from sidecar.admin.routes import calls as calls_routes
 from sidecar.admin.routes import egress as egress_routes
+from sidecar.admin.routes import events as events_routes
 from sidecar.admin.routes import pins as pins_routes
 from sidecar.admin.routes import policy as policy_routes
 from sidecar.admin.routes import servers as servers_routes
@@ -206,13 +208,14 @@ class App:
                 limits=self._config.limits,
             )
             with _binding("listen", self._config.listen):
-                agent = f"http://{await self._agent.start(self._config.listen)}"
+                bound = await self._agent.start(self._config.listen)
+                agent = f"http://{bound}/mcp" if bound.path is None else str(bound)
         self._serving = True
         if self._config.health is not None:
             self._health = HealthListener(self._not_ready)
             with _binding("health.listen", self._config.health):
                 health = await self._health.start(self._config.health)
-        return Ready(mcp=f"{agent}/mcp" if agent else "", admin=admin, health=health)
+        return Ready(mcp=agent, admin=admin, health=health)
 
     async def _start_proxy(self, listen: bool) -> None:
         """Before the servers, which may be told of it. Children have one without listeners too."""
@@ -235,6 +238,8 @@ class App:
             *servers_routes.routes(self.servers, self.registry),
             *tools_routes.routes(self.gateway.tools),
             *sessions_routes.routes(self._sessions, self._gatehouse.ledger),
+            *calls_routes.routes(self.parking, self._gatehouse.ledger, self.gateway.definition),
+            *events_routes.routes(self.bus),
             *pins_routes.routes(self._gatehouse.pins, self.gateway.tools),
             *policy_routes.routes(self.policies.status, lambda: self.policies.current),
             *egress_routes.routes(self.egress, self._server_config),
@@ -521,17 +526,22 @@ async def _first(*waits: Coroutine[object, object, object]) -> None:
 
 
 async def serve_stdio(
-    config: Config, *, server: str | None, join: tuple[str, dict[str, str]] | None
+    config: Config,
+    *,
+    server: str | None,
+    join: tuple[str, dict[str, str]] | None,
+    socket: str | None = None,
 ) -> int:
     """Serve standard input until it ends.
 
     ``join`` is the base URL of a sidecar that may run, and the headers that authenticate there;
-    when nobody listens at it, this process serves alone, without listeners.
+    ``socket`` is the path of the unix socket behind it, ``None`` for TCP. When nobody listens
+    there, this process serves alone, without listeners.
     """
-    if join is not None and await _listening(join[0]):
+    if join is not None and await _listening(join[0], socket):
         url = f"{join[0]}/mcp" + (f"/{server}" if server is not None else "")
-        log.info("joined the sidecar at %s", join[0])
-        await run_joined(url, join[1])
+        log.info("joined the sidecar at %s", join[0] if socket is None else f"unix:{socket}")
+        await run_joined(url, join[1], socket)
         return 0
     from sidecar.downstream.stdio import StdioServer
 
@@ -548,12 +558,16 @@ async def serve_stdio(
     return 0
 
 
-async def _listening(base: str) -> bool:
+async def _listening(base: str, socket: str | None) -> bool:
     """Whether something accepts connections there."""
     url = urlsplit(base)
     try:
         async with asyncio.timeout(JOIN_WAIT):
-            _, writer = await asyncio.open_connection(url.hostname, url.port or 80)
+            if socket is not None:
+                _, writer = await asyncio.open_unix_connection(socket)
+            else:
+                port = url.port or (443 if url.scheme == "https" else 80)
+                _, writer = await asyncio.open_connection(url.hostname, port)
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -35,7 +35,8 @@ def commands() -> list[tuple[str, str]]:
     return [
         (page.name, command.removeprefix(".venv/bin/"))
         for page in PAGES
-        if page.name not in {"policy.md", "egress.md", "servers.md"}  # their tests run theirs, in their order
+        if page.name
+        not in {"policy.md", "egress.md", "servers.md"}  # their tests run theirs, in their order
         for body in blocks(page, "sh")
         for line in body.splitlines()
         if (command := line.partition(" #")[0].strip()) and not command.startswith("#")
@@ -111,6 +112,7 @@ def test_readme_check_run_and_look(newcomer: Path, running: str) -> None:
     assert re.search(r"^docs +(backoff|connecting) +http", listed, re.MULTILINE), listed
     tools = run("sidecar tools", newcomer)
     assert re.search(r"^time__add +time +no", tools, re.MULTILINE), tools
+    assert "no call" in run("sidecar calls", newcomer)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -154,6 +156,7 @@ RUNNERS = {
     "sidecar run": test_readme_check_run_and_look,
     "sidecar servers list": test_readme_check_run_and_look,
     "sidecar tools": test_readme_check_run_and_look,
+    "sidecar calls": test_readme_check_run_and_look,
 }
 
 

@@ -21,6 +21,7 @@ NOUNS = (
     "tools",
     "sessions",
     "call",
+    "calls",
     "policy",
     "egress",
 )

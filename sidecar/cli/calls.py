@@ -1,0 +1,162 @@
+"""``sidecar calls``: what waits for a person, and the person's answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from sidecar.cli import common
+
+if TYPE_CHECKING:
+    from sidecar.admin.client import AdminClient
+    from sidecar.model import JsonObject
+
+HEAD = ("id", "state", "tool", "principal", "asked_at", "expires_at")
+
+
+def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser(
+        "calls",
+        help="calls that wait for a person: list, show, approve, deny, watch",
+        description="Without more: the calls that wait. Answering is for operators and approvers.",
+    )
+    parser.add_argument(
+        "--state", default="waiting", help="waiting (the default), answered, all, or any state"
+    )
+    parser.add_argument("--json", action="store_true", help="as a JSON array")
+    common.config_arguments(parser)
+    parser.set_defaults(run=listing)
+    nouns = parser.add_subparsers(metavar="WHAT")
+    for what, about, run in (
+        ("show", "one call, with its arguments", show),
+        ("approve", "let it run, once", approve),
+        ("deny", "refuse it; the agent is told why", deny),
+    ):
+        one = nouns.add_parser(what, help=about)
+        one.add_argument("id", metavar="ID", help="as listed; its beginning is enough")
+        if run is show:
+            one.add_argument("--json", action="store_true", help="as a JSON object")
+        else:
+            one.add_argument("--why", metavar="TEXT", default="", help="your reason")
+        common.config_arguments(one)
+        one.set_defaults(run=run)
+    watching = nouns.add_parser("watch", help="calls as they come and are answered, live")
+    common.config_arguments(watching)
+    watching.set_defaults(run=watch)
+
+
+def _ask(arguments: argparse.Namespace) -> AdminClient | None:
+    config = common.load_config(arguments, asks=True)
+    return common.admin_client(config) if config is not None else None
+
+
+def _failed(error: Exception) -> int:
+    print(f"sidecar calls: {error}", file=sys.stderr)
+    return 1
+
+
+def listing(arguments: argparse.Namespace) -> int:
+    """Ask and print."""
+    from sidecar.admin.client import AdminError
+
+    try:
+        client = _ask(arguments)
+        if client is None:
+            return common.BAD_CONFIG
+        found = client.calls(None if arguments.state == "all" else arguments.state)
+    except AdminError as error:
+        return _failed(error)
+    if not found and not arguments.json:
+        print("no call waits" if arguments.state == "waiting" else "no calls")
+        return 0
+    common.show(found, arguments.json, HEAD)
+    return 0
+
+
+def _whole(client: AdminClient, start: str) -> str:
+    """The id that begins so: the whole one, or the only one that waits."""
+    from sidecar.admin.client import AdminError
+
+    if len(start) >= 36:
+        return start
+    found = [str(call["id"]) for call in client.calls() if str(call["id"]).startswith(start)]
+    if len(found) > 1:
+        raise AdminError(f"{len(found)} calls begin with {start!r}: give more of the id")
+    return found[0] if found else start
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """One call, for people or programs."""
+    from sidecar.admin.client import AdminError
+
+    try:
+        client = _ask(arguments)
+        if client is None:
+            return common.BAD_CONFIG
+        call = client.call(_whole(client, arguments.id))
+    except AdminError as error:
+        return _failed(error)
+    if arguments.json:
+        print(json.dumps(call, indent=2, ensure_ascii=False))
+        return 0
+    for key, value in call.items():
+        if isinstance(value, dict | list):
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+            print(f"{key}:")
+            print("\n".join(f"  {common.cell(line)}" for line in text.splitlines()))
+        else:
+            print(f"{key}: {common.cell(value)}")
+    return 0
+
+
+def approve(arguments: argparse.Namespace) -> int:
+    """Let it run."""
+    return _answer(arguments, approve=True)
+
+
+def deny(arguments: argparse.Namespace) -> int:
+    """Refuse it."""
+    return _answer(arguments, approve=False)
+
+
+def _answer(arguments: argparse.Namespace, *, approve: bool) -> int:
+    from sidecar.admin.client import AdminError
+
+    try:
+        client = _ask(arguments)
+        if client is None:
+            return common.BAD_CONFIG
+        call = client.answer(_whole(client, arguments.id), approve=approve, why=arguments.why)
+    except AdminError as error:
+        return _failed(error)
+    print(f"{call['state']}: {common.cell(call['tool'])} of {common.cell(call['principal'])}")
+    return 0
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """A line for each change, until the sidecar ends or Ctrl-C."""
+    from sidecar.admin.client import AdminError
+
+    try:
+        client = _ask(arguments)
+        if client is None:
+            return common.BAD_CONFIG
+        for call in reversed(client.calls("waiting")):
+            print(_line(call), flush=True)
+        for name, body in client.events():
+            if name.startswith("call."):
+                print(_line(body), flush=True)
+    except AdminError as error:
+        return _failed(error)
+    return 0
+
+
+def _line(call: JsonObject) -> str:
+    by = f" by {common.cell(call['answered_by'])}" if call.get("answered_by") else ""
+    return (
+        f"{common.cell(call['state']):9}  {call['id']}  {common.cell(call['tool'])}  "
+        f"{common.cell(call['principal'])}{by}"
+    )
