@@ -38,7 +38,9 @@ from sidecar.gate import Gatehouse
 from sidecar.gateway import Gateway
 from sidecar.model import Caller, JsonObject, ServerStatus
 from sidecar.parking import Parking
+from sidecar.parking.webhook import Hook
 from sidecar.policy.holder import PolicyHolder
+from sidecar.ports.connector import Connector
 from sidecar.ports.policy import PolicyErrors
 from sidecar.ports.secrets import SecretError, Secrets
 from sidecar.ports.store import StoreError
@@ -117,6 +119,10 @@ class App:
             bus=self.bus,
             labels=self._labels,
         )
+        self._hook = Hook(
+            config.parking.webhook, self._secrets, self._hook_dialer, name=config.name
+        )
+        self.parking.tell(self._hook.tell)
         self._gatehouse = Gatehouse(
             self.policies,
             self._store,
@@ -140,6 +146,10 @@ class App:
             placed=self._place,
             check=self._may_be_added,
         )
+
+    def _hook_dialer(self, url: str) -> Connector:
+        # Its connections pass the egress rules as a server would that cannot be configured.
+        return self.egress.connector(ServerConfig("sidecar", "http", url=url))
 
     def _labels(self, caller: Caller) -> tuple[str, ...]:
         return self._gatehouse.ledger.of(caller)
@@ -184,6 +194,7 @@ class App:
         try:
             await self._gatehouse.start(self.gateway.tools)
             await self.parking.start()
+            self._hook.start()
         except StoreError as error:
             raise StartError(f"store: {error}") from error
         except OSError as error:
@@ -286,6 +297,7 @@ class App:
                 log.warning("%s did not end in time", task.get_name())
         await self.egress.close()
         await self.parking.close()
+        await self._hook.close()
         await self.policies.close()
         await self._gatehouse.close()
         await self._store.close()
@@ -370,6 +382,7 @@ class App:
         gone = principals(self._config) - principals(config)
         self._config = applicable(self._config, config)
         self.parking.reconfigure(self._config.parking)
+        self._hook.reconfigure(self._config.parking.webhook)
         for name in gone:
             self.parking.revoked(name)
         self.gateway.reconfigure(self._config)
