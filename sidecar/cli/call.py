@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--args", metavar="JSON", default="{}", help="a JSON object, or @FILE that holds one"
     )
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=60.0)
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=60.0)
     parser.add_argument("--json", action="store_true", help="the whole result")
     agent.arguments(parser)
     common.config_arguments(parser)
@@ -33,15 +34,9 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def call(arguments: argparse.Namespace) -> int:
     """Parse, call, print."""
     try:
-        text = arguments.args
-        if text.startswith("@"):
-            text = Path(text[1:]).read_text()
-        given = json.loads(text)
-    except (OSError, ValueError) as error:
+        given = _object(arguments.args)
+    except ValueError as error:
         print(f"sidecar call: --args: {error}", file=sys.stderr)
-        return 2
-    if not isinstance(given, dict):
-        print("sidecar call: --args: must be a JSON object", file=sys.stderr)
         return 2
     config = common.load_config(arguments, asks=True)
     if config is None:
@@ -57,6 +52,7 @@ def call(arguments: argparse.Namespace) -> int:
 
     try:
         where = agent.address(arguments, config)
+        agent.token_needed(where, arguments, config)
         result = asyncio.run(_call(where, arguments.name, given, arguments.timeout))
     except agent.AgentError as error:
         print(f"sidecar call: {error}", file=sys.stderr)
@@ -75,6 +71,31 @@ def call(arguments: argparse.Namespace) -> int:
     return 1 if result.get("isError") else 0
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError("has to be more than 0")
+    return seconds
+
+
+def _object(text: str) -> dict[str, object]:
+    """The arguments. Raises ValueError, whose text says what to write."""
+    where = ""
+    if text.startswith("@"):
+        path = Path(text[1:])
+        try:
+            text, where = path.read_text(), f" in {path}"
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {common.why(error)}") from error
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not valid JSON{where}: {error}") from error
+    if not isinstance(given, dict):
+        raise ValueError('has to be a JSON object, such as \'{"text": "hello"}\'')
+    return given
+
+
 async def _call(
     where: agent.Address, name: str, given: dict[str, object], timeout: float
 ) -> dict[str, Any]:
@@ -85,23 +106,24 @@ async def _call(
     import mcp
     from mcp.client.streamable_http import streamable_http_client
 
+    transport = httpx2.AsyncHTTPTransport(uds=where.socket) if where.socket is not None else None
     try:
         async with (
             asyncio.timeout(timeout),
-            httpx2.AsyncClient(headers=where.headers(), timeout=timeout, trust_env=False) as http,
+            httpx2.AsyncClient(
+                headers=where.headers(), timeout=timeout, trust_env=False, transport=transport
+            ) as http,
             mcp.Client(streamable_http_client(f"{where.base}/mcp", http_client=http)) as client,
         ):
             result = await client.call_tool(name, given, read_timeout_seconds=timeout)
             return result.model_dump(mode="json", by_alias=True, exclude_none=True)
-    except* (OSError, httpx2.HTTPError) as errors:
-        first = _first(errors)
-        raise agent.AgentError(
-            f"no sidecar answers at {where.base} ({first}); start one with `sidecar run`"
-        ) from None
+    # A TimeoutError is an OSError too, so it comes first.
+    except* (TimeoutError, httpx2.TimeoutException):
+        raise TimeoutError from None
     except* mcp.MCPError as errors:
         raise _first(errors) from None
-    except* TimeoutError:
-        raise TimeoutError from None
+    except* (OSError, httpx2.HTTPError) as errors:
+        raise agent.silent(where, _first(errors)) from None
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -85,13 +86,32 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def show(values: Iterable[JsonObject], as_json: bool, head: Sequence[str]) -> None:
-    """A listing as JSON lines' elder sibling (one array) or as a table of ``head``'s keys."""
+def show(
+    values: Iterable[JsonObject], as_json: bool, head: Sequence[str], nothing: str = ""
+) -> None:
+    """A listing as JSON lines' elder sibling (one array) or as a table of ``head``'s keys.
+
+    ``nothing`` is said to people, on stderr, when there are no rows.
+    """
     rows = list(values)
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif rows:
         table([[cell(row.get(key)) for key in head] for row in rows], [h.upper() for h in head])
+    elif nothing:
+        print(nothing, file=sys.stderr)
+
+
+def why(error: BaseException) -> str:
+    """What went wrong, for people: without error numbers and file names."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    # Libraries put an OSError's text, number and all, into errors of their own.
+    return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 def cell(value: object) -> str:

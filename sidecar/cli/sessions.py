@@ -50,13 +50,34 @@ def list_sessions(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"sessions": sessions, "labels": labels}, indent=2, ensure_ascii=False))
         return 0
-    if sessions:
-        common.show(sessions, False, [key for key in sessions[0] if sessions[0][key] is not None])
+    if not sessions:
+        print("no sessions", file=sys.stderr)
+    common.show(
+        [_session(each) for each in sessions],
+        False,
+        [key for key in sessions[0] if any(each.get(key) is not None for each in sessions)]
+        if sessions
+        else (),
+    )
     rows = [_row(str(each["principal"]), label) for each in labels for label in _labels(each)]
     if sessions and rows:
         print()
     common.show(rows, False, ("principal", "label", "session", "until", "brought_by"))
     return 0
+
+
+def _session(of: dict[str, object]) -> dict[str, object]:
+    """A session with its client and its time as people read them."""
+    shown, client, opened = dict(of), of.get("client"), of.get("opened_at")
+    if isinstance(client, dict):
+        shown["client"] = f"{client.get('name', '')} {client.get('version', '')}".strip() or None
+    if isinstance(opened, int | float):
+        shown["opened_at"] = _moment(opened)
+    return shown
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _labels(of: dict[str, object]) -> list[dict[str, object]]:
@@ -67,12 +88,11 @@ def _row(principal: str, label: dict[str, object]) -> dict[str, object]:
     results = cast("list[dict[str, object]]", label["results"])
     # The latest first; the same tool once.
     targets = list(dict.fromkeys(str(each["target"]) for each in reversed(results)))
-    until = time.localtime(cast("float", label["until"]))
     return {
         "principal": principal,
         "label": label["label"],
         "session": label.get("session"),
-        "until": time.strftime("%Y-%m-%d %H:%M", until),
+        "until": _moment(cast("float", label["until"])),
         "brought_by": ", ".join(targets),
     }
 

@@ -37,8 +37,9 @@ def stdio(arguments: argparse.Namespace) -> int:
     try:
         where = None if arguments.alone else agent.address(arguments, config)
         join = (where.base, where.headers()) if where is not None else None
+        socket = where.socket if where is not None else None
         runner = loop_runner(arguments.loop)
-        return runner.run(serve_stdio(config, server=arguments.server, join=join))
+        return runner.run(serve_stdio(config, server=arguments.server, join=join, socket=socket))
     except (StartError, agent.AgentError) as error:
         print(f"sidecar stdio: {error}", file=sys.stderr)
         return error.code if isinstance(error, StartError) else 1

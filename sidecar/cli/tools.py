@@ -60,18 +60,31 @@ def tools(arguments: argparse.Namespace) -> int:
                 for key in ("format", "separator", "server")
                 if (value := getattr(arguments, key)) is not None
             }
-            found = agent.get(agent.address(arguments, config), f"/v1/tools?{urlencode(asked)}")
+            where = agent.address(arguments, config)
+            agent.token_needed(where, arguments, config)
+            found = agent.get(where, f"/v1/tools?{urlencode(asked)}")
             print(json.dumps(found.get("tools", []), indent=2, ensure_ascii=False))
             return 0
-        listed = common.admin_client(config).tools()
+        client = common.admin_client(config)
+        listed = client.tools()
+        if arguments.server is not None:
+            listed = [tool for tool in listed if tool.get("server") == arguments.server]
+            names = [str(server["name"]) for server in client.servers()]
+            if arguments.server not in names:
+                there = f"there are {', '.join(names)}" if names else "there are none"
+                print(f"sidecar tools: no server {arguments.server!r}: {there}", file=sys.stderr)
+                return 1
     except (AdminError, agent.AgentError) as error:
         print(f"sidecar tools: {error}", file=sys.stderr)
         return 1
-    if arguments.server is not None:
-        listed = [tool for tool in listed if tool.get("server") == arguments.server]
     if not arguments.json:
         listed = [{**tool, "read_only": hint(tool, "read_only")} for tool in listed]
-    common.show(listed, arguments.json, ("name", "server", "read_only", "gated"))
+    common.show(
+        listed,
+        arguments.json,
+        ("name", "server", "read_only", "gated"),
+        "no tools; `sidecar servers list` tells how the servers are",
+    )
     return 0
 
 

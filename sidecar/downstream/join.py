@@ -41,11 +41,15 @@ _ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "app
 class Joined:
     """``run`` until the input ends. ``url`` is the sidecar's ``/mcp`` or ``/mcp/{server}``.
 
-    ``write`` takes one message without its line end.
+    ``write`` takes one message without its line end. ``socket`` is the path of the unix socket
+    behind ``url``, ``None`` for TCP.
     """
 
-    def __init__(self, url: str, credentials: Mapping[str, str], write: Write) -> None:
+    def __init__(
+        self, url: str, credentials: Mapping[str, str], write: Write, socket: str | None = None
+    ) -> None:
         self._url = url
+        self._socket = socket
         self._credentials = dict(credentials)
         self._write = write
         self._session: dict[str, str] = {}
@@ -59,7 +63,8 @@ class Joined:
     async def run(self, lines: AsyncIterator[bytes | Oversize]) -> None:
         """Carry every line; returns when the input ended and the last answer is written."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
+        way = aiohttp.UnixConnector(self._socket) if self._socket is not None else None
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False, connector=way) as http:
             self._http = http
             try:
                 async for line in lines:
@@ -307,7 +312,7 @@ def _code(body: bytes) -> int | None:
         return None
 
 
-async def run_joined(url: str, credentials: Mapping[str, str]) -> None:
+async def run_joined(url: str, credentials: Mapping[str, str], socket: str | None = None) -> None:
     """Carry standard input and output until the input ends."""
     async with stdio_lines(LIMIT) as (lines, write):
-        await Joined(url, credentials, write).run(lines)
+        await Joined(url, credentials, write, socket).run(lines)
