@@ -71,6 +71,8 @@ class Repository:
         self.private = private
         self.common: Path = checkout.path
         self.algorithm = "sha1"
+        # What merging would do, by the commits asked about: commits do not change.
+        self.verdicts: dict[tuple[str, str, str], str] = {}
         self.git = Git(private / "git", private / "home", inherited=inherited)
         self._head: Path = checkout.path / "HEAD"
         self._scratch = threading.local()

@@ -14,6 +14,7 @@ from sidecar.harness.git_checkout import Repository
 
 __all__ = ["Verdict", "verdict"]
 
+_REMEMBERED = 10_000
 _WALK = 500
 """How many commits of the base are looked through for the one that landed the work."""
 
@@ -35,10 +36,22 @@ class Verdict(enum.StrEnum):
 def verdict(repository: Repository, base: str, head: str, began: str) -> Verdict:
     """Of the commits ``base`` and ``head``; ``began`` is where the work began, empty if unknown.
 
-    Raises GitError when git cannot tell.
+    Raises GitError when git cannot tell. What was told of the same commits before is told again.
     """
     if head == began:
         return Verdict.EMPTY
+    asked = (base, head, began)
+    known = repository.verdicts.get(asked)
+    if known is not None:
+        return Verdict(known)
+    if len(repository.verdicts) >= _REMEMBERED:
+        repository.verdicts.clear()
+    found = _verdict(repository, base, head, began)
+    repository.verdicts[asked] = found
+    return found
+
+
+def _verdict(repository: Repository, base: str, head: str, began: str) -> Verdict:
     common = repository.merge_base(base, head)
     if common is None:
         return Verdict.UNRELATED

@@ -8,11 +8,14 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
+import re
 from pathlib import Path
 
 __all__ = ["Usage"]
 
 _MAPS = 16 << 20
+_SHARED = re.compile(rb"^\S+ .w.s \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
+"""A mapping that writes to its file."""
 
 
 class Usage:
@@ -56,8 +59,5 @@ def _paths(process: str) -> set[str]:
             with contextlib.suppress(OSError):
                 found.add(os.readlink(f"{process}/fd/{fd}"))
     with contextlib.suppress(OSError), open(f"{process}/maps", "rb") as maps:
-        for line in maps.read(_MAPS).splitlines():
-            parts = line.split(None, 5)
-            if len(parts) == 6 and parts[1].endswith(b"s") and b"w" in parts[1]:
-                found.add(os.fsdecode(parts[5]))
+        found.update(map(os.fsdecode, _SHARED.findall(maps.read(_MAPS))))
     return {path for path in found if path.startswith("/") and path != "/"}

@@ -13,16 +13,24 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, event, settings
+import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sidecar.harness.works import Work
 from tests.harness.kit import Desk, commit, git, lines, write
 
-ROUNDS = int(os.environ.get("SIDECAR_MACHINE", "12"))
+ROUNDS = int(os.environ.get("SIDECAR_MACHINE", "6"))
 FILES = st.sampled_from(["a.txt", "b.txt", "c.txt"])
 LINES = st.integers(0, 11)
+SLOTS = st.integers(0, 2)
 WAYS = ["squash", "squash", "merge", "pick", "pick all", "rebase"]
 
 
@@ -40,7 +48,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
 
 
 class Sweeping(RuleBasedStateMachine):
-    works = Bundle("works")
+    total_made = total_removed = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +68,8 @@ class Sweeping(RuleBasedStateMachine):
         git(self.directory, "clone", "--quiet", "--shared", str(self.desk.repo), "judge")
 
     def teardown(self) -> None:
-        event(f"works removed: {self.removed} of {self.made}")
+        Sweeping.total_made += self.made
+        Sweeping.total_removed += self.removed
         self.runner.run(self.desk.works.close())
         self.runner.close()
         shutil.rmtree(self.directory)
@@ -78,69 +87,71 @@ class Sweeping(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------- in a work
 
-    @rule(target=works)
-    def make(self) -> Work:
-        self.made += 1
-        work = self.runner.run(self.desk.work(f"w{self.made}"))
+    def work(self, which: int) -> Work:
+        """The work of a slot, made anew when it was swept."""
+        work = self.runner.run(self.desk.work(f"w{which}"))
+        self.made += work.branch not in self.alive
         self.alive[work.branch] = work
         return work
 
-    @rule(work=works, name=FILES, line=LINES, committed=st.sampled_from([True, True, False]))
-    def edit(self, work: Work, name: str, line: int, committed: bool) -> None:
-        if self.there(work):
-            self.change(work.path, name, line)
-            if committed:
-                commit(work.path, "edit")
+    @rule(which=SLOTS, name=FILES, line=LINES, committed=st.sampled_from([True, True, False]))
+    def edit(self, which: int, name: str, line: int, committed: bool) -> None:
+        work = self.work(which)
+        self.change(work.path, name, line)
+        if committed:
+            commit(work.path, "edit")
 
-    @rule(work=works, name=st.sampled_from(["x.ignored", "new.txt", "node_modules/y", "d/z"]))
-    def add(self, work: Work, name: str) -> None:
-        if self.there(work):
-            write(work.path / name, self.text())
+    @rule(which=SLOTS, name=st.sampled_from(["x.ignored", "new.txt", "node_modules/y", "d/z"]))
+    def add(self, which: int, name: str) -> None:
+        work = self.work(which)
+        write(work.path / name, self.text())
 
-    @rule(work=works)
-    def clean(self, work: Work) -> None:
+    @rule(which=SLOTS)
+    def clean(self, which: int) -> None:
         """A person throws away what is not committed."""
-        if self.there(work):
-            git(work.path, "reset", "--quiet", "--hard")
-            git(work.path, "clean", "--quiet", "-d", "-x", "--force")
+        work = self.work(which)
+        git(work.path, "reset", "--quiet", "--hard")
+        git(work.path, "clean", "--quiet", "-d", "-x", "--force")
 
-    @rule(work=works, name=FILES)
-    def rename(self, work: Work, name: str) -> None:
-        if self.there(work) and (work.path / name).is_file():
+    @rule(which=SLOTS, name=FILES)
+    def rename(self, which: int, name: str) -> None:
+        work = self.work(which)
+        if (work.path / name).is_file():
             git(work.path, "mv", "--force", name, f"moved-{name}", ok=False)
             commit(work.path, "rename", "--allow-empty")
 
-    @rule(work=works)
-    def stage_and_undo(self, work: Work) -> None:
+    @rule(which=SLOTS)
+    def stage_and_undo(self, which: int) -> None:
         """What is staged is nowhere else."""
+        work = self.work(which)
         path = work.path / "a.txt"
-        if self.there(work) and path.is_file():
+        if path.is_file():
             before = path.read_bytes()
             self.change(work.path, "a.txt", 0)
             git(work.path, "add", "a.txt")
             path.write_bytes(before)
 
-    @rule(work=works)
-    def revert_own(self, work: Work) -> None:
-        if self.there(work) and not changed(work.path):
+    @rule(which=SLOTS)
+    def revert_own(self, which: int) -> None:
+        work = self.work(which)
+        if not changed(work.path):
             git(work.path, "revert", "--no-edit", "HEAD", ok=False)
             git(work.path, "revert", "--abort", ok=False)
 
-    @rule(work=works, how=st.sampled_from(["merge", "rebase"]))
-    def take_base(self, work: Work, how: str) -> None:
-        if self.there(work) and not changed(work.path):
+    @rule(which=SLOTS, how=st.sampled_from(["merge", "rebase"]))
+    def take_base(self, which: int, how: str) -> None:
+        work = self.work(which)
+        if not changed(work.path):
             quiet = ("--no-edit",) if how == "merge" else ()
             git(work.path, how, "--quiet", *quiet, "main", ok=False)
             git(work.path, how, "--abort", ok=False)
 
-    @rule(work=works)
-    def detach(self, work: Work) -> None:
-        if self.there(work):
+    @rule(which=SLOTS, detached=st.sampled_from([False, False, False, True]))
+    def switch(self, which: int, detached: bool) -> None:
+        work = self.work(which)
+        if detached:
             git(work.path, "checkout", "--quiet", "--detach")
-
-    @rule(work=works)
-    def attach(self, work: Work) -> None:
-        if self.there(work):
+        else:
             git(work.path, "checkout", "--quiet", work.branch, ok=False)
 
     # ------------------------------------------------------------------------- on the base
@@ -151,12 +162,12 @@ class Sweeping(RuleBasedStateMachine):
         commit(self.desk.repo, "base")
 
     @rule(
-        work=works, how=st.sampled_from(["squash", "squash", "merge", "pick", "pick all", "rebase"])
+        which=SLOTS,
+        how=st.sampled_from(WAYS),
     )
-    def land(self, work: Work, how: str) -> None:
+    def land(self, which: int, how: str) -> None:
+        work = self.work(which)
         repo = self.desk.repo
-        if not self.there(work):
-            return
         head = git(repo, "rev-parse", work.branch)
         match how:
             case "squash":
@@ -178,6 +189,21 @@ class Sweeping(RuleBasedStateMachine):
         git(repo, "reset", "--quiet", "--hard")
         git(repo, "cherry-pick", "--quit", ok=False)
 
+    @rule(which=SLOTS, name=FILES, line=LINES, how=st.sampled_from(WAYS), sweep=st.booleans())
+    def end_well(self, which: int, name: str, line: int, how: str, sweep: bool) -> None:
+        """The usual course of a work."""
+        self.clean(which)
+        self.switch(which, detached=False)
+        self.edit(which, name, line, committed=True)
+        self.land(which, how)
+        if sweep:
+            self.sweep(dry_run=False)
+
+    @rule(which=SLOTS, name=FILES, line=LINES)
+    def end_well_and_sweep(self, which: int, name: str, line: int) -> None:
+        """More often than chance would have it: this is what sweeping is for."""
+        self.end_well(which, name, line, "squash", sweep=True)
+
     @rule()
     def revert_base(self) -> None:
         git(self.desk.repo, "revert", "--no-edit", "HEAD", ok=False)
@@ -191,9 +217,6 @@ class Sweeping(RuleBasedStateMachine):
             git(self.desk.repo, "reset", "--quiet", "--hard", "HEAD~1")
 
     # ---------------------------------------------------------------------------- sweeping
-
-    def there(self, work: Work) -> bool:
-        return work.branch in self.alive
 
     def would_change_nothing(self, base: str, head: str) -> bool:
         """A real merge, by plain git, in a worktree of another repository."""
@@ -263,10 +286,10 @@ class Sweeping(RuleBasedStateMachine):
     def restart(self) -> None:
         self.runner.run(self.desk.restart())
 
-    @rule(work=works)
-    def open_again(self, work: Work) -> None:
-        if self.there(work):
-            assert self.runner.run(self.desk.work(work.key.work)).path == work.path
+    @rule(which=SLOTS)
+    def open_again(self, which: int) -> None:
+        work = self.work(which)
+        assert self.runner.run(self.desk.work(work.key.work)).path == work.path
 
     @invariant()
     def registered(self) -> None:
@@ -274,10 +297,15 @@ class Sweeping(RuleBasedStateMachine):
             assert (work.path / ".git").is_file(), branch
 
 
-TestSweeping = Sweeping.TestCase
-TestSweeping.settings = settings(
-    max_examples=ROUNDS,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@pytest.mark.timeout(3600)
+def test_anything_in_any_order() -> None:
+    Sweeping.total_made = Sweeping.total_removed = 0
+    rounds = settings(
+        max_examples=ROUNDS,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Sweeping, settings=rounds)
+    # Were nothing ever removed, all of this would say nothing.
+    assert Sweeping.total_removed >= ROUNDS // 6, (Sweeping.total_removed, Sweeping.total_made)
