@@ -32,6 +32,7 @@ FLAGS = (
     "--disable-extensions",
     "--hide-scrollbars",
     "--force-prefers-reduced-motion",
+    "--host-resolver-rules=MAP rebound.test 127.0.0.1",
 )
 WIDE = (1280, 860)
 PHONE = (390, 844)

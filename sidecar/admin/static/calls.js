@@ -7,6 +7,8 @@ import { empty, renew } from "./list.js";
 import { count, h, many, moment, now, prose, seen, time } from "./text.js";
 
 const PAGE = 50;
+/** Calls that one request asks for at most. */
+const MOST = 500;
 /** Milliseconds for which a call that came up by itself cannot be answered: nobody has read it. */
 const UNREAD = 600;
 const SOON = 10 * 60_000;
@@ -47,39 +49,53 @@ function section({ name, title, counts, query, none }) {
   let more = false;
   let open = "";
   let shownAt = 0;
-  let reading = 0;
+  let wanted = 1;
+  let reading = null;
+  let stale = false;
 
   // ------------------------------------------------------------------------------------- the list
 
-  async function load(wanted) {
+  async function load() {
     const found = [];
     let next = "";
     let body;
     do {
-      body = await api.get(`/v1/calls?${query}&limit=${PAGE}${next && `&after=${encodeURIComponent(next)}`}`);
+      const limit = Math.min(wanted - found.length, MOST);
+      body = await api.get(`/v1/calls?${query}&limit=${limit}${next && `&after=${encodeURIComponent(next)}`}`);
       found.push(...body.calls);
       next = body.next ?? "";
     } while (next && found.length < wanted);
     return { found, more: Boolean(next), counts: body.counts };
   }
 
-  async function refresh(wanted) {
-    const mine = parts;
-    reading += 1;
-    const turn = reading;
-    let got;
-    try {
-      got = await load(wanted);
-    } catch (failed) {
-      if (mine && mine === parts && failed.status !== 401) mine.status.textContent = failed.message;
-      return;
-    }
-    if (counts) page.badge(name, got.counts.waiting ?? 0);
-    if (mine !== parts || !mine || turn !== reading) return;
-    rows = got.found;
-    ({ more } = got);
-    draw(got.counts);
-    if (!open && rows.length && page.wide.matches) choose(rows[0].id);
+  /** Look again: at once, or when the look that is under way is done. */
+  function refresh() {
+    if (reading) stale = true;
+    else
+      reading = look().finally(() => {
+        reading = null;
+        if (stale && page.me) refresh();
+      });
+    return reading;
+  }
+
+  async function look() {
+    do {
+      stale = false;
+      const mine = parts;
+      try {
+        const got = await load();
+        if (counts) page.badge(name, got.counts.waiting ?? 0);
+        if (mine && mine === parts) {
+          rows = got.found;
+          ({ more } = got);
+          draw(got.counts);
+          if (!open && rows.length && page.wide.matches) choose(rows[0].id);
+        }
+      } catch (failed) {
+        if (mine && mine === parts && failed.status !== 401) parts.status.textContent = failed.message;
+      }
+    } while (stale && page.me);
   }
 
   function draw(totals) {
@@ -216,7 +232,7 @@ function section({ name, title, counts, query, none }) {
         page.notice([seen(failed.message)], "bad");
         if (failed.status === 409 || failed.status === 404) {
           parts?.detail.replaceChildren(empty("Loading …"));
-          await Promise.all([fill(about.id, true), refresh(rows.length)]);
+          await Promise.all([fill(about.id, true), refresh()]);
         }
       }
     };
@@ -270,7 +286,10 @@ function section({ name, title, counts, query, none }) {
     const at = rows.findIndex((call) => call.id === open);
     const next = at < 0 ? rows[by > 0 ? 0 : rows.length - 1] : rows[at + by];
     if (next) choose(next.id, { focus: true });
-    else if (by > 0 && more) refresh(rows.length + PAGE).then(() => rows[at + 1] && choose(rows[at + 1].id, { focus: true }));
+    else if (by > 0 && more) {
+      wanted += PAGE;
+      refresh().then(() => rows[at + 1] && choose(rows[at + 1].id, { focus: true }));
+    }
   }
 
   // ------------------------------------------------------------------------------ what page.js uses
@@ -289,7 +308,10 @@ function section({ name, title, counts, query, none }) {
       const nothing = h("div", { hidden: true }, empty(...none));
       const status = h("p", { class: "muted status", role: "status" });
       const button = h("button", { type: "button", hidden: true, class: "quiet" }, `Show ${PAGE} more`);
-      button.addEventListener("click", () => refresh(rows.length + PAGE));
+      button.addEventListener("click", () => {
+        wanted += PAGE;
+        refresh();
+      });
       const detailed = h("section", { class: "detail", "aria-label": "The call" });
       const split = h(
         "div",
@@ -299,17 +321,20 @@ function section({ name, title, counts, query, none }) {
       );
       parts = { list, none: nothing, status, more: button, detail: detailed, split };
       page.main.replaceChildren(split);
+      wanted = PAGE;
       if (id) show(id);
-      refresh(PAGE);
+      refresh();
     },
     show,
     leave() {
       parts = null;
+      // What is counted from elsewhere needs no rows.
+      wanted = 1;
     },
     changed(given, nouns, here) {
       page = given;
       if (!nouns.has("calls")) return;
-      refresh(here ? Math.max(PAGE, rows.length) : 1);
+      refresh();
       if (here && open) fill(open, false);
     },
     key(key) {
@@ -348,6 +373,9 @@ function section({ name, title, counts, query, none }) {
 
 function heading(about) {
   const hints = about.hints;
+  const server = about.server
+    ? h("span", { class: "chip" }, "server ", seen(about.server), about.trusted ? "" : ", not trusted")
+    : "";
   const chips = hints
     ? [
         [hints.read_only, "only reads", "good"],
@@ -369,7 +397,7 @@ function heading(about) {
       about.state === "waiting" ? [" · expires ", time(about.expires_at)] : "",
     ),
     about.state === "waiting" ? "" : outcome(about),
-    chips.length ? h("p", { class: "chips" }, chips.map(([, text, kind]) => h("span", { class: `chip ${kind}` }, text))) : "",
+    h("p", { class: "chips" }, server, chips.map(([, text, kind]) => h("span", { class: `chip ${kind}` }, text))),
     about.description ? h("p", { class: "about" }, prose(about.description)) : "",
   ];
 }
@@ -449,14 +477,13 @@ export function label(each) {
     {},
     h("span", { class: "chip label" }, seen(about.label)),
     about.results?.length
-      ? h("ul", { class: "sources" }, about.results.toReversed().map((source) => h("li", {}, seen(source.target), " ", h("span", { class: "muted" }, time(source.at), " · call ", seen(source.call)))))
+      ? h("ul", { class: "sources" }, about.results.toReversed().map((source) => h("li", {}, seen(source.target), " ", h("span", { class: "muted" }, time(source.at), " · call ", h("code", { title: source.call }, String(source.call).slice(0, 8))))))
       : "",
   );
 }
 
 function facts(about) {
   const pairs = [
-    ["Server", about.server && [seen(about.server), about.trusted ? "" : h("span", { class: "muted" }, " not trusted")]],
     ["Kind", about.kind && about.kind !== "mcp" && seen(about.kind)],
     ["Session", about.session && seen(about.session)],
     ["Call", seen(about.id)],

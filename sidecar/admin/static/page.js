@@ -132,7 +132,7 @@ function build() {
         h(
           "li",
           { id: `nav-${each.name}`, hidden: each.optional },
-          h("a", { href: `#/${each.name}` }, each.title, h("span", { class: "count", hidden: true })),
+          h("a", { href: `#/${each.name}` }, each.short ?? each.title, h("span", { class: "count", hidden: true })),
         ),
       ),
     ),
@@ -157,8 +157,10 @@ function route() {
     section?.leave?.();
     section = wanted;
     for (const link of $("nav").querySelectorAll("a")) {
-      if (link.getAttribute("href") === `#/${wanted.name}`) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      if (link.getAttribute("href") === `#/${wanted.name}`) {
+        link.setAttribute("aria-current", "page");
+        link.scrollIntoView({ block: "nearest", inline: "center" });
+      } else link.removeAttribute("aria-current");
     }
     main.replaceChildren();
     main.dataset.section = wanted.name;

@@ -10,7 +10,7 @@ const PAGE = 200;
 const AGAIN = 4000;
 
 /** A section that is fetched as a whole, and drawn into parts that stay. */
-function section({ name, title, nouns, counts = false, optional = false, again = false, fetch, build, draw }) {
+function section({ name, title, short, nouns, counts = false, optional = false, again = false, fetch, build, draw }) {
   let page = null;
   let parts = null;
   let timer = 0;
@@ -33,6 +33,7 @@ function section({ name, title, nouns, counts = false, optional = false, again =
   return {
     name,
     title,
+    short,
     counts,
     optional,
     enter(given) {
@@ -243,6 +244,7 @@ export const sessions = section({
   name: "sessions",
   again: true,
   title: "Sessions and labels",
+  short: "Sessions",
   nouns: ["sessions", "calls"],
   fetch: () => api.get("/v1/sessions"),
   build() {

@@ -1,0 +1,191 @@
+"""The other sections, and being told of what changes in them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.kit.running import Sidecar
+from tests.page.browser import PHONE, Browser
+from tests.page.conftest import SERVER, World, config, token, world_of
+
+FILE = """
+apiVersion: sidecar/v1
+kind: Policy
+name: mine
+rules:
+  - id: one
+    on: call
+    effect: deny
+    when: >-
+      %s
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "mine.yaml").write_text(FILE % 'args.?text.orValue("") == "never"')
+    return tmp_path
+
+
+@pytest.fixture
+def own(folder: Path) -> Iterator[World]:
+    """A sidecar of the test's own, with a store that lasts and a server that is down."""
+    with socket.socket() as nobody:
+        # Bound and not listening: connections are refused for as long as it is.
+        nobody.bind(("127.0.0.1", 0))
+        more = {
+            "servers": {
+                "desk": {"command": [*SERVER, "Posts a text."]},
+                "down": {"url": f"http://127.0.0.1:{nobody.getsockname()[1]}/mcp"},
+            },
+            "store": f"sqlite:///{folder}/state.db",
+            "policies": [str(folder / "policies")],
+            "runtime_servers": {"check": False, "commands": True},
+        }
+        with world_of(config(folder, **more)) as world:
+            yield world
+
+
+def enter(browser: Browser, world: World, who: str, section: str) -> None:
+    browser.fresh(f"{world.page}/#token={token(who)}")
+    browser.one("#live.live")
+    browser.js(f"location.hash = '#/{section}'")
+    browser.one(f"main[data-section={section}]")
+
+
+def reconfigure(sidecar: Sidecar, **more: object) -> None:
+    sidecar.write({**sidecar.config, **more})
+
+
+def test_servers(own: World, browser: Browser) -> None:
+    enter(browser, own, "olga", "servers")
+    name, state, about = browser.one(".rows li", "desk").text.splitlines()
+    assert (name, state) == ("desk", "ready")
+    assert re.fullmatch("stdio, (legacy|modern) era · 3 tools · configured", about)
+    browser.one(".rows li", "down")
+    browser.one(".rows .chip", "backoff")
+    browser.one(".rows .fault", "refused")
+    browser.js("window.same = true")
+    options = {"command": [sys.executable, "-m", "sidecar.demo.notes"]}
+    assert own.ask("PUT", "/v1/servers/notes", body=options)[0] == 201
+    browser.one(".rows li", "notes")
+    browser.until(lambda: "ready" in browser.one(".rows li", "notes").text)
+    assert len(browser.all(".rows button")) == 1, "only what was added can be removed"
+    browser.click(".rows button", "Remove")
+    browser.click("dialog button", "Cancel")
+    browser.gone("dialog")
+    browser.click(".rows button", "Remove")
+    browser.click("dialog .danger", "Remove")
+    browser.one(".notice", "Removed notes.")
+    browser.gone(".rows li", "notes")
+    assert browser.js("return window.same")
+
+
+def test_tools_and_what_changed(own: World, browser: Browser) -> None:
+    enter(browser, own, "olga", "tools")
+    names = "return [...document.querySelectorAll('.rows h2 bdi')].map(x => x.textContent)"
+    browser.until(lambda: browser.js(names) == ["desk__post", "desk__fetch", "desk__posted"])
+    assert browser.one(".rows li", "desk__post").text.splitlines()[1:2] == ["needs approval"]
+    browser.one("#filter").send_keys("FETCH")
+    browser.until(lambda: browser.js(names) == ["desk__fetch"])
+    browser.one("#filter").send_keys(*[Keys.BACKSPACE] * 5)
+    assert browser.all(".chip.bad") == []
+    servers = {**own.sidecar.config["servers"], "desk": {"command": [*SERVER, "Wipes a disk."]}}
+    reconfigure(own.sidecar, servers=servers)
+    browser.one(".rows li .chip.bad", "changed since it was pinned")
+    browser.click("summary", "What changed")
+    browser.one(".args dt", "description")
+    assert "Wipes a disk." in browser.text(".args .changed")
+    assert browser.text(".args .changed .was").endswith("Posts a text.")
+    enter(browser, own, "vera", "tools")
+    browser.one(".rows li .chip.bad")
+    assert browser.all(".rows button") == []
+    enter(browser, own, "olga", "tools")
+    browser.click(".rows button", "Accept this definition")
+    browser.click("dialog .danger", "Accept")
+    browser.one(".notice", "Pinned desk__post.")
+    browser.gone(".chip.bad")
+
+
+def test_policy_and_its_last_error(own: World, folder: Path, browser: Browser) -> None:
+    enter(browser, own, "vera", "policy")
+    revision = browser.one(".digest").text
+    assert revision == own.ask("GET", "/v1/policy")[1]["revision"]
+    browser.one(".facts", str(folder / "policies"))
+    file = folder / "policies" / "mine.yaml"
+    file.write_text(FILE % "args.text == <img src=x>")
+    browser.one(".alert", "The files as they are now are not in force")
+    assert f"{file}:10:" in browser.text(".alert .fault")
+    assert browser.one(".digest").text == revision
+    file.write_text(FILE % "args.?text.orValue('') == 'no'")
+    browser.gone(".alert")
+    browser.until(lambda: browser.one(".digest").text != revision)
+
+
+def test_it_comes_back_after_a_restart(folder: Path, browser: Browser) -> None:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    more = {"store": f"sqlite:///{folder}/state.db", "parking": {"hold": "1s"}}
+    settings = config(folder, **more)
+    settings["admin"]["listen"] = f"127.0.0.1:{port}"
+    with world_of(settings) as world:
+        polled = world.agent.calls("desk__post", {"text": "still here"})
+        assert polled.result(20)[0] == 202
+        enter(browser, world, "alice", "waiting")
+        browser.one(".call", "still here")
+        browser.js("window.same = true")
+        world.sidecar.stop()
+        assert browser.one("#live.lost").text == "Reconnecting …"
+        world.sidecar.start()
+        assert browser.one("#live.live", within=40).text == "Live"
+        browser.one(".calls li", "desk__post")
+        time.sleep(0.7)
+        browser.click(".approve")
+        browser.one(".notice", "Approved desk__post")
+        assert browser.js("return window.same")
+        # The agent, too, had not heard of the answer; it asks again and gets the result.
+        world.agent = type(world.agent)(world.sidecar)
+        assert world.agent.calls("desk__post", {"text": "still here"}).result(20)[0] == 200
+        assert browser.console() != [], "the browser told of connections that were refused"
+
+
+def test_many_calls_are_shown_by_and_by(own: World, browser: Browser) -> None:
+    for n in range(120):
+        own.agent.calls("desk__post", {"n": n})
+        if n % 40 == 39:
+            own.until_waiting(n + 1) if n < 50 else time.sleep(1)
+    browser.fresh(f"{own.page}/#token={token('alice')}")
+    browser.until(lambda: browser.text("#nav-waiting .count").strip() == "120")
+    browser.one(".status", "The first 50 of 120")
+    assert browser.js("return document.querySelectorAll('.calls li').length") == 50
+    browser.click(".overview > button", "Show 50 more")
+    browser.until(lambda: browser.js("return document.querySelectorAll('.calls li').length") == 100)
+    browser.js("document.querySelectorAll('.calls a')[99].click()")
+    browser.one(".call .args")
+    browser.press("j")
+    browser.until(lambda: browser.js("return document.querySelectorAll('.calls li').length") == 120)
+    assert browser.all(".overview > button") == []
+    assert browser.text(".status") == ""
+
+
+def test_a_link_to_a_call(own: World, browser: Browser) -> None:
+    own.agent.calls("desk__post", {"text": "by link"})
+    (waiting,) = own.until_waiting(1)
+    enter(browser, own, "alice", "servers")
+    browser.js(f"location.hash = '#/waiting/{waiting['id']}'")
+    browser.one(".call", "by link")
+    browser.js("location.hash = '#/waiting/no-such-call'")
+    browser.one(".detail .empty", "There is no such call")
+    browser.look(PHONE)
+    browser.js("location.hash = '#/history/%2e%2e%2fservers'")
+    browser.one(".detail .empty", "There is no such call")
