@@ -66,18 +66,19 @@ async def test_the_same_content_again_is_no_change(tmp_path: Path) -> None:
 async def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "sidecar.yaml"
     path.write_text("old")
-    watch = FileWatch([path], INTERVAL)
+    interval = 0.3  # many writes between two looks, also on a busy machine
+    watch = FileWatch([path], interval)
     seen: list[str] = []
 
     async def write() -> None:
         for number in range(40):
             path.write_text(f"part {number}")
-            await asyncio.sleep(INTERVAL / 5)
+            await asyncio.sleep(interval / 15)
         path.write_text("whole")
 
     async def look() -> None:
         await watch.changed()
         seen.append(path.read_text())
 
-    await asyncio.wait_for(asyncio.gather(write(), look()), 5)
+    await asyncio.wait_for(asyncio.gather(write(), look()), 10)
     assert seen == ["whole"]
