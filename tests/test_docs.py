@@ -15,9 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from sidecar.admin.client import AdminClient
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -134,15 +137,28 @@ def test_make_demo() -> None:
             line = demo.stdout.readline()
             assert line, told
             told += line
-        tries = [
+        add, search, tools = [
             text.strip() for text in told.splitlines() if text.startswith("     .venv/bin/sidecar")
         ]
-        assert len(tries) == 3
-        printed = [run(text, ROOT) for text in tries]
-        assert printed[0] == "noted as number 1\n"
-        assert printed[1] == "1. hello\n"
-        assert '"input_schema"' in printed[2]
-        assert '"clock__now"' in printed[2]
+        link = re.search(r"^ +(http://127\.0\.0\.1:\d+)/#token=(\S+)$", told, re.MULTILINE)
+        assert link is not None, told
+        with ThreadPoolExecutor(1) as pool:
+            adding = pool.submit(run, add, ROOT)
+            page = AdminClient(link[1], token=link[2])
+            until = time.monotonic() + 20
+            while not (waiting := page.calls("waiting")):
+                assert time.monotonic() < until and not adding.done(), adding
+                time.sleep(0.05)
+            assert [(call["tool"], call["state"]) for call in waiting] == [
+                ("notes__add", "waiting")
+            ]
+            assert run(search, ROOT) == "no notes\n"
+            page.answer(str(waiting[0]["id"]), approve=True)
+            assert adding.result(20) == "noted as number 1\n"
+        assert run(search, ROOT) == "1. hello\n"
+        listed = run(tools, ROOT)
+        assert '"input_schema"' in listed
+        assert '"clock__now"' in listed
     finally:
         os.killpg(demo.pid, signal.SIGINT)
         demo.wait(20)
