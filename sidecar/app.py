@@ -378,7 +378,7 @@ class App:
             raise StartError(str(error)) from error
         change = difference(self._config, config)
         if not change:
-            return "no setting changed"
+            return "no setting changed" + ("; tokens were read again" if self.token_files() else "")
         gone = principals(self._config) - principals(config)
         self._config = applicable(self._config, config)
         self.parking.reconfigure(self._config.parking)
@@ -393,6 +393,13 @@ class App:
         self.registry.configure(Rules.of(self._config))
         self._use_servers(self._config.servers.values())
         return _told(change)
+
+    def token_files(self) -> tuple[Path, ...]:
+        """The files in which the tokens in force are, those of agents and of the proxy."""
+        config = self._config
+        refs = [config.token, *(agent.token for agent in config.agents.values())]
+        refs += config.proxy.clients.values()
+        return tuple(ref.from_file for ref in refs if ref is not None and ref.from_file is not None)
 
     async def _reconfigure_gate(self) -> None:
         """Policies that do not load leave those before in force; the log says so."""
@@ -509,14 +516,21 @@ async def serve(
 async def _reload_on(
     app: App, read: Callable[[], Config | None], again: asyncio.Event, files: Sequence[Path]
 ) -> None:
-    """Reload for as long as the process serves; nothing that a file holds ends this."""
-    watch = FileWatch(files)
+    """Reload for as long as the process serves; nothing that a file holds ends this.
+
+    Files of tokens are watched as well: whoever rotates one touches nothing else.
+    """
+    tokens = app.token_files()
+    watch = FileWatch([*files, *tokens])
     while True:
         if files:
             await _first(watch.changed(), again.wait())
         else:
             await again.wait()
         again.clear()
+        # Made before the files are read: what is written after that is a change of its own,
+        # and what a signal told of is none any more.
+        watch = FileWatch([*files, *tokens])
         config = await asyncio.to_thread(read)
         if config is None:
             log.error("the configuration is faulty; the one in force stays in force")
@@ -525,6 +539,10 @@ async def _reload_on(
             log.info("reloaded: %s", await app.reload(config))
         except StartError as error:
             log.error("not reloaded: %s; the configuration in force stays in force", error)
+        if tokens != (tokens := app.token_files()):
+            # Other files, and they may have changed since they were read: look again soon.
+            watch = FileWatch([*files, *tokens])
+            again.set()
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:

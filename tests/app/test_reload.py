@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from sidecar.cli import main
+from sidecar.watch import INTERVAL
 from tests.kit.client import Legacy, RpcFailed, eventually
 from tests.kit.running import Sidecar, running
 
@@ -69,6 +70,40 @@ async def test_an_edit_alone_is_enough() -> None:
         await client.open()
         sidecar.write({**sidecar.config, "servers": {"a": NOTES, "b": NOTES}})
         await client.until_listed("b__add", within=15)
+
+
+async def test_a_signal_is_one_reload() -> None:
+    """What it told of is not found a second time by the watch of the files."""
+    async with running({"servers": {"a": NOTES}}) as sidecar:
+        await reloaded(sidecar, {"servers": {"a": NOTES, "b": NOTES}}, "servers added: b")
+        await asyncio.sleep(2.5 * INTERVAL)
+        assert sidecar.log().count("reloaded:") == 1
+
+
+async def test_a_rotated_token_counts_without_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("the-first-token\n")
+    auth = {"token_file": str(tmp_path / "token")}
+    config: dict[str, Any] = {"servers": {"a": NOTES}, "auth": auth}
+    async with aiohttp.ClientSession() as http, running(config) as sidecar:
+
+        async def status(token: str) -> int:
+            headers = {"authorization": f"Bearer {token}"}
+            async with http.get(f"{sidecar.rest}/tools", headers=headers) as answer:
+                return answer.status
+
+        assert await status("the-first-token") == 200
+        (tmp_path / "token").write_text("the-second-token\n")
+        await eventually(lambda: "tokens were read again" in sidecar.log(), 15)
+        assert (await status("the-first-token"), await status("the-second-token")) == (401, 200)
+        # The next one lies elsewhere; that file is watched from then on.
+        (tmp_path / "other").write_text("the-third-token\n")
+        await reloaded(sidecar, {"auth": {"token_file": str(tmp_path / "other")}}, "auth")
+        assert await status("the-third-token") == 200
+        await asyncio.sleep(0.5)
+        before = len(sidecar.log())
+        (tmp_path / "other").write_text("the-fourth-token\n")
+        await eventually(lambda: "tokens were read" in sidecar.log()[before:], 15)
+        assert (await status("the-third-token"), await status("the-fourth-token")) == (401, 200)
 
 
 async def test_a_faulty_file_changes_nothing_and_says_why() -> None:
