@@ -37,6 +37,8 @@ TIMEOUT = 60.0
 OUTPUT = 64 << 20
 """Bytes of output any git gets unless its caller says otherwise."""
 
+_NEVER_OURS = ("hooks", "info", "commondir", "config.worktree", "modules", "worktrees")
+"""What would have a say if it were in our directory, and never is."""
 _STDERR = 8 << 10
 _CHUNK = 1 << 16
 
@@ -114,6 +116,8 @@ class Git:
             raise GitError("", "is not installed, or not on PATH")
         self.git_dir = git_dir
         self.home = home
+        self.config = b""
+        """What our config has to be; empty while there is none."""
         self._inherited = inherited
         self._program = found
 
@@ -139,6 +143,7 @@ class Git:
         when its exit status is not in ``ok``, after ``timeout`` seconds, and when it writes more
         than ``limit`` bytes.
         """
+        self._check(args[0])
         environment = self._environment()
         if worktree is not None:
             environment["GIT_WORK_TREE"] = str(worktree)
@@ -164,6 +169,20 @@ class Git:
             return int(major), int(minor)
         except (IndexError, ValueError):
             raise GitError("version", f"says {' '.join(words)!r}, which is no version") from None
+
+    def _check(self, what: str) -> None:
+        """Refuse to run on a directory that is not as we made it.
+
+        Who runs as our user can write it; this notices that, and does not prevent it.
+        """
+        if not self.config:
+            return
+        try:
+            same = plain_file(self.git_dir / "config", len(self.config)) == self.config
+        except OSError:
+            same = False
+        if not same or any(os.path.lexists(self.git_dir / name) for name in _NEVER_OURS):
+            raise GitError(what, f"{self.git_dir} was changed; start the sidecar again")
 
     def _environment(self) -> dict[str, str]:
         environment = {

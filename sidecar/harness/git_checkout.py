@@ -138,7 +138,8 @@ class Repository:
         elif shadow.exists():
             shutil.rmtree(shadow)  # the links in it are removed, not followed
         shadow.mkdir(mode=0o700)
-        (shadow / "config").write_text(config)
+        self.git.config = config.encode()
+        (shadow / "config").write_bytes(self.git.config)
         # Never born: nobody's branch, so that no reflog of the repository's HEAD is written.
         (shadow / "HEAD").write_text("ref: refs/sidecar/none\n")
         for name in _SHARED:

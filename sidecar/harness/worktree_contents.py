@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,10 @@ from sidecar.harness.worktree_guard import Reason, Refused
 __all__ = ["Changed", "Contents", "look", "remove"]
 
 _BLOCK = 1 << 20
+_MOST = 2_000_000
+"""Files of one worktree that are looked at."""
+_LONGEST = 600.0
+"""Seconds that looking may take."""
 _GITLINK = "160000"
 _DEEPEST = 256
 _BARE = {"objects", "refs", "HEAD"}
@@ -155,12 +160,20 @@ class _Look:
         self._met: set[bytes] = set()
         self._differs: list[bytes] = []
         self._unknown: list[bytes] = []
+        self._looked = 0
+        self._until = time.monotonic() + _LONGEST
+
+    def _one_more(self) -> None:
+        self._looked += 1
+        if self._looked > _MOST or time.monotonic() > self._until:
+            raise Refused(Reason.TOO_LARGE, "there is more in it than can be looked at")
 
     def walk(self, fd: int, prefix: bytes, depth: int) -> None:
         """Everything below one directory that the commit has, too."""
         if depth > _DEEPEST:
             raise Refused(Reason.DIRTY, f"{_shown(prefix)} lies too deep")
         for name in map(os.fsencode, os.listdir(fd)):
+            self._one_more()
             whole = prefix + name
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if name == b".git":
@@ -247,6 +260,8 @@ class _Look:
             digest = self._new_hash(status.st_size)
             while block := os.read(opened, _BLOCK):
                 digest.update(block)
+                if time.monotonic() > self._until:
+                    raise Refused(Reason.TOO_LARGE, f"{_shown(name)} is too large to look at")
             if _seen(os.fstat(opened)) != _seen(status):
                 raise Refused(Reason.CHANGED_MEANWHILE, f"{_shown(name)} is being written")
         finally:
@@ -335,6 +350,7 @@ class _Look:
             if ".git" in children or set(children) >= _BARE:
                 raise Refused(Reason.NESTED_REPOSITORY, f"{_shown(whole)} is a repository")
             for text in children:
+                self._one_more()
                 child = os.fsencode(text)
                 below = whole + b"/" + child
                 status = os.stat(child, dir_fd=deeper, follow_symlinks=False)

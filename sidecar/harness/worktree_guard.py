@@ -103,6 +103,8 @@ class Reason(enum.StrEnum):
     """A submodule is checked out in it."""
     MOUNT = "mount"
     """Another file system is mounted in it."""
+    TOO_LARGE = "too_large"
+    """More in it than is looked through in ten minutes."""
     CHANGED_MEANWHILE = "changed_meanwhile"
     """It changed between looking and removing; it is as it was."""
     CHECKOUT_GONE = "checkout_gone"

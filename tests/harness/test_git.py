@@ -446,6 +446,19 @@ def test_only_our_config_is_read(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["config", "config.worktree", "hooks", "info", "commondir"])
+def test_our_own_directory_is_looked_at(name: str, tmp_path: Path) -> None:
+    """A process of our user can write it; git does not run on it then."""
+    opened = Repository(Checkout("c", repository(tmp_path / "repo")), tmp_path / "private")
+    opened.open()
+    path = tmp_path / "private" / "git" / name
+    write(path, (path.read_text() if path.exists() else "") + f"[core]\n\tfsmonitor = {tmp_path}\n")
+    with pytest.raises(GitError, match="was changed; start the sidecar again"):
+        opened.base_ref()
+    opened.open()
+    assert opened.base_ref() == "refs/heads/main"
+
+
 # -------------------------------------------------------------------------------------- bounds
 
 

@@ -441,6 +441,17 @@ async def test_deleted_by_hand_with_something_staged(desk: Desk) -> None:
     assert await desk.reasons() == ["dirty"]
 
 
+async def test_more_than_can_be_looked_at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = await desk.landed()
+    monkeypatch.setattr("sidecar.harness.worktree_contents._MOST", 3)
+    assert await desk.reasons() == ["too_large"]
+    monkeypatch.undo()
+    monkeypatch.setattr("sidecar.harness.worktree_contents._LONGEST", 0)
+    assert await desk.reasons() == ["too_large"]
+    monkeypatch.undo()
+    assert (await desk.works.sweep()).removed == (work.path,)
+
+
 async def test_stashes_outlive_the_worktree(desk: Desk) -> None:
     work = await desk.landed()
     write(work.path / "a.txt", lines({3: "stashed"}))

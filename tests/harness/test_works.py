@@ -305,7 +305,9 @@ def test_no_base(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- checkouts
 
 
-@pytest.mark.parametrize("kind", ["plain", "bare", "worktree", "linked", "packed", "sha256"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "bare", "worktree", "linked", "packed", "sha256", "of somebody else"]
+)
 async def test_kinds_of_checkouts(kind: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     origin = repository(tmp_path / "origin")
@@ -328,9 +330,18 @@ async def test_kinds_of_checkouts(kind: str, tmp_path: Path) -> None:
         git(desk.repo, "pack-refs", "--all")
         git(desk.repo, "commit-graph", "write")
         git(desk.repo, "multi-pack-index", "write")
+    if kind == "of somebody else":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give files away")
+        for path in (desk.repo, *desk.repo.rglob("*")):
+            os.lchown(path, 65534, 65534)
+        git(desk.repo, "log", ok=False)  # plain git would want it to be a safe.directory
     await desk.open()
     work = await desk.work()
     assert (work.path / "a.txt").read_text() == lines()
+    if kind == "of somebody else":
+        await desk.works.close()
+        return
     assert work.base_ref == ("refs/heads/side" if kind == "worktree" else "refs/heads/main")
     write(work.path / "n", "x")
     head = commit(work.path, "n")
