@@ -1,7 +1,8 @@
 // The other sections: what is connected, what it offers, who is there, and under which policies.
 
 import * as api from "./api.js";
-import { label } from "./calls.js";
+import { definitions } from "./args.js";
+import { label } from "./call.js";
 import { empty, renew } from "./list.js";
 import { block, count, h, many, prose, seen, time } from "./text.js";
 
@@ -173,11 +174,11 @@ function toolRow(page, tool, refresh) {
       pin?.at ? [" · pinned ", time(pin.at)] : " · not pinned yet",
     ),
   );
-  if (pin?.changed) row.append(difference(tool), ...accepting(page, tool, refresh));
+  if (pin?.changed) row.append(whatChanged(tool), ...accepting(page, tool, refresh));
   return row;
 }
 
-function difference(tool) {
+function whatChanged(tool) {
   const holder = h("div", {});
   const details = h("details", {}, h("summary", {}, "What changed"), holder);
   details.addEventListener("toggle", async () => {
@@ -193,38 +194,8 @@ function difference(tool) {
 }
 
 function changes({ pinned, definition }) {
-  if (!pinned) return [empty("The pinned definition was too long to keep; this is the one of now."), h("pre", {}, block(JSON.stringify(definition, null, 2)))];
-  const before = flat(pinned);
-  const after = flat(definition);
-  const rows = [];
-  for (const [path, now] of after) {
-    if (!before.has(path)) rows.push([path, "new", now, null]);
-    else if (before.get(path) !== now) rows.push([path, "changed", now, before.get(path)]);
-  }
-  for (const [path, was] of before) if (!after.has(path)) rows.push([path, "gone", was, null]);
-  if (!rows.length) return [empty("Only the order of its keys.")];
-  return [
-    h(
-      "dl",
-      { class: "args" },
-      rows.map(([path, mark, text, was]) =>
-        h(
-          "div",
-          { class: mark },
-          h("dt", {}, seen(path), " ", h("span", { class: `mark ${mark}` }, mark === "gone" ? "not any more" : mark)),
-          h("dd", {}, block(text), was === null ? "" : h("div", { class: "was" }, h("span", { class: "label" }, "was "), block(was))),
-        ),
-      ),
-    ),
-  ];
-}
-
-/** Every leaf of a JSON value by its path. */
-function flat(value, path = "", found = new Map()) {
-  if (value !== null && typeof value === "object" && Object.keys(value).length) {
-    for (const [key, item] of Object.entries(value)) flat(item, path ? `${path}.${key}` : key, found);
-  } else found.set(path, typeof value === "string" ? value : JSON.stringify(value));
-  return found;
+  if (pinned) return [definitions(pinned, definition)];
+  return [empty("The pinned definition was too long to keep; this is the one of now."), block(JSON.stringify(definition, null, 2))];
 }
 
 function accepting(page, tool, refresh) {
