@@ -121,50 +121,54 @@ async def test_joined_in_the_legacy_era_the_servers_are_shared() -> None:
 
 
 async def test_joined_in_the_modern_era() -> None:
-    async with running({"servers": {"notes": NOTES}}) as sidecar:
-        async with stdio(sidecar, "--url", base(sidecar), "--server", "notes") as client:
-            about = await client.ask("server/discover", {"_meta": ENVELOPE})
-            assert "2026-07-28" in about["result"]["supportedVersions"]
-            added = await client.ask(
-                "tools/call", {"name": "add", "arguments": {"text": "x"}, "_meta": ENVELOPE}
-            )
-            assert added["result"]["content"][0]["text"] == "noted as number 1"
-            assert added["result"]["resultType"] == "complete"
-            assert await client.end() == 0
+    async with (
+        running({"servers": {"notes": NOTES}}) as sidecar,
+        stdio(sidecar, "--url", base(sidecar), "--server", "notes") as client,
+    ):
+        about = await client.ask("server/discover", {"_meta": ENVELOPE})
+        assert "2026-07-28" in about["result"]["supportedVersions"]
+        added = await client.ask(
+            "tools/call", {"name": "add", "arguments": {"text": "x"}, "_meta": ENVELOPE}
+        )
+        assert added["result"]["content"][0]["text"] == "noted as number 1"
+        assert added["result"]["resultType"] == "complete"
+        assert await client.end() == 0
 
 
 async def test_a_restarted_sidecar_is_joined_again() -> None:
     """The session is lost with the process; the client on stdio does not notice."""
-    async with running({"servers": {"notes": NOTES}}) as sidecar:
-        async with stdio(sidecar, "--url", base(sidecar)) as client:
-            await client.ask("initialize", INITIALIZE)
-            await client.tell("notifications/initialized")
-            sidecar.write({**sidecar.config, "listen": base(sidecar).removeprefix("http://")})
-            await asyncio.to_thread(sidecar.stop)
-            refused = await client.ask("ping")
-            assert refused["error"]["message"].endswith("is it running?")
-            await asyncio.to_thread(sidecar.start)
-            again = await client.ask("ping")
-            assert again.get("result") == {}, again
-            await client.end()
+    async with (
+        running({"servers": {"notes": NOTES}}) as sidecar,
+        stdio(sidecar, "--url", base(sidecar)) as client,
+    ):
+        await client.ask("initialize", INITIALIZE)
+        await client.tell("notifications/initialized")
+        sidecar.write({**sidecar.config, "listen": base(sidecar).removeprefix("http://")})
+        await asyncio.to_thread(sidecar.stop)
+        refused = await client.ask("ping")
+        assert refused["error"]["message"].endswith("is it running?")
+        await asyncio.to_thread(sidecar.start)
+        again = await client.ask("ping")
+        assert again.get("result") == {}, again
+        await client.end()
 
 
 @pytest.mark.parametrize("arguments", [("--alone",), ("--url", "http://127.0.0.1:1")])
 async def test_alone(arguments: tuple[str, ...]) -> None:
-    async with running({"servers": {"notes": NOTES}}) as sidecar:
-        async with stdio(sidecar, *arguments) as client:
-            await client.ask("initialize", INITIALIZE)
-            await client.tell("notifications/initialized")
+    async with (
+        running({"servers": {"notes": NOTES}}) as sidecar,
+        stdio(sidecar, *arguments) as client,
+    ):
+        await client.ask("initialize", INITIALIZE)
+        await client.tell("notifications/initialized")
 
-            async def listed() -> list[str]:
-                return [t["name"] for t in (await client.ask("tools/list"))["result"]["tools"]]
+        async def listed() -> list[str]:
+            return [t["name"] for t in (await client.ask("tools/list"))["result"]["tools"]]
 
-            assert await listed() == ["notes__add", "notes__search"]
-            added = await client.ask(
-                "tools/call", {"name": "notes__add", "arguments": {"text": "x"}}
-            )
-            assert added["result"]["content"][0]["text"] == "noted as number 1"
-            assert await client.end() == 0
+        assert await listed() == ["notes__add", "notes__search"]
+        added = await client.ask("tools/call", {"name": "notes__add", "arguments": {"text": "x"}})
+        assert added["result"]["content"][0]["text"] == "noted as number 1"
+        assert await client.end() == 0
 
 
 async def test_a_token_is_needed_and_its_absence_is_told(tmp_path: Path) -> None:
