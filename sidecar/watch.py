@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 INTERVAL = 2.0
 """Seconds between looks."""
+MOST_BYTES: Final = 8 << 20
+"""Of a larger file the beginning counts, its size, and when it was written."""
 
 
 def digest(paths: Sequence[Path]) -> bytes:
@@ -20,10 +25,25 @@ def digest(paths: Sequence[Path]) -> bytes:
     seen = hashlib.sha256()
     for path in paths:
         try:
-            content: bytes | None = path.read_bytes()
+            seen.update(b"+" + _content(path))
         except OSError:
-            content = None
-        seen.update(b"-" if content is None else b"+" + hashlib.sha256(content).digest())
+            seen.update(b"-")
+    return seen.digest()
+
+
+def _content(path: Path) -> bytes:
+    """The sha256 of a file.
+
+    Raises:
+        OSError: it is not there, or is a pipe or a device, of which reading may never end.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        about = os.fstat(stream.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("is not a file")
+        seen = hashlib.sha256(stream.read(MOST_BYTES))
+        if about.st_size > MOST_BYTES:
+            seen.update(f"{about.st_size} {about.st_mtime_ns}".encode())
     return seen.digest()
 
 

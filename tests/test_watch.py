@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.watch import FileWatch
+from sidecar.watch import FileWatch, digest
 
 INTERVAL = 0.02
 
@@ -82,3 +82,23 @@ async def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> Non
 
     await asyncio.wait_for(asyncio.gather(write(), look()), 10)
     assert seen == ["whole"]
+
+
+async def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Opening one waits for whoever writes into it, and that would be for ever."""
+    path = tmp_path / "policy.yaml"
+    os.mkfifo(path)
+    absent = digest([tmp_path / "gone"])
+    assert await asyncio.wait_for(asyncio.to_thread(digest, [path]), 5) == absent
+    path.unlink()
+    path.write_text("now a file")
+    assert digest([path]) != absent
+
+
+def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"")
+    os.truncate(path, 1 << 40)
+    before = digest([path])
+    os.truncate(path, (1 << 40) + 1)
+    assert digest([path]) != before
