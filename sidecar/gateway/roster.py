@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.catalog import Catalog, Entry, Kind, Shelf, Untold, View
 from sidecar.config import ServerConfig
@@ -13,6 +14,14 @@ from sidecar.model import NOTHING, JsonObject, State, Unroutable
 from sidecar.ports.upstream import Upstream
 
 log = logging.getLogger("sidecar.gateway")
+
+_IN_WORDS: Final[Mapping[State, str]] = {
+    State.CONNECTING: "still connecting",
+    State.READY: "up, but does not list",
+    State.BACKOFF: "down",
+    State.FAILED: "closed",
+    State.SHADOWED: "not in use here",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -152,7 +161,7 @@ class Roster:
             await self._patiently([slot], deadline)
         if slot.upstream.entries() is NOTHING:
             status = slot.upstream.status
-            why = f"it is {status.state} and has not told yet what it has"
+            why = f"it is {_IN_WORDS[status.state]} and has not told yet what it has"
             if status.error:
                 why += f": {status.error}"
             raise Untold(server, why, retry_in=status.retry_in)
@@ -188,12 +197,12 @@ class Roster:
                 self._unavailable.discard(slot.name)
                 continue
             missing.append({"server": slot.name, "state": str(status.state)})
-            if slot.name not in self._unavailable:
+            # What is down has said so itself, with the reason.
+            if slot.name not in self._unavailable and status.state is not State.BACKOFF:
                 self._unavailable.add(slot.name)
+                words = _IN_WORDS[status.state]
                 why = f": {status.error}" if status.error else ""
-                log.warning(
-                    "server %s is missing from lists: it is %s%s", slot.name, status.state, why
-                )
+                log.warning("server %s is missing from lists: it is %s%s", slot.name, words, why)
         return missing
 
 

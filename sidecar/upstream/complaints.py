@@ -23,6 +23,8 @@ class Complaints:
         self._told.add(kind)
         log.warning("server %s: %s", self._server, text)
 
-    def forgive(self, kind: str) -> None:
-        """The fault is gone: tell it again if it comes back."""
+    def forgive(self, kind: str) -> bool:
+        """The fault is gone: tell it again if it comes back. Whether it was told."""
+        told = kind in self._told
         self._told.discard(kind)
+        return told

@@ -102,6 +102,7 @@ class McpServer:
             bus=bus,
             opener=self._opener,
             lister=self._lister,
+            complaints=self.complaints,
             connected=self._connected,
             sweep=self._sweep,
         )

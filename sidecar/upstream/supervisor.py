@@ -11,6 +11,7 @@ from typing import cast
 from sidecar.events import Bus, LegChanged, PromptsChanged, ResourcesChanged, ToolsChanged
 from sidecar.model import State, Unavailable
 from sidecar.upstream.backoff import Backoff
+from sidecar.upstream.complaints import Complaints
 from sidecar.upstream.leg import Leg, until_gone
 from sidecar.upstream.legacy_http import LegacyHttpLeg
 from sidecar.upstream.lister import Lister
@@ -49,6 +50,7 @@ class Supervisor:
         bus: Bus,
         opener: Opener,
         lister: Lister,
+        complaints: Complaints,
         connected: Callable[[], None],
         sweep: Callable[[], None],
     ) -> None:
@@ -61,6 +63,7 @@ class Supervisor:
         self._bus = bus
         self._opener = opener
         self._lister = lister
+        self._complaints = complaints
         self._connected = connected
         self._sweep = sweep
         self._backoff = Backoff()
@@ -247,6 +250,9 @@ class Supervisor:
         self._remember(outcome.failed)
         self._offered = True
         self._enter(State.READY, outcome.failed)
+        if self._complaints.forgive("down"):
+            tools = len(self._lister.entries.tools)
+            log.info("server %s: is up again, tools: %d", self._server, tools)
         entries = self._lister.entries
         self._tools(outcome.tools)
         if entries.prompts or outcome.prompts:
@@ -297,6 +303,7 @@ class Supervisor:
         self._list_again = None
         offered, self._offered = self._offered, False
         self._enter(State.BACKOFF, why)
+        self._complaints.warn("down", f"is down, and tried again now and then: {why}")
         if offered:
             entries = self._lister.entries
             self._bus.publish(ToolsChanged(name=self._sidecar, server=self._server, count=0))

@@ -92,6 +92,25 @@ async def test_a_dead_server_is_picked_up_when_it_starts(make, fake, watch) -> N
     assert watch.counts() == [2]
 
 
+async def test_a_server_that_is_down_is_told_once_and_so_is_its_return(make, fake, caplog) -> None:
+    """An operator sees a mistyped command in the log, without asking for a list."""
+    caplog.set_level("INFO", "sidecar.upstream")
+    port = free_port()
+    server = make(f"http://127.0.0.1:{port}/mcp")
+    await until(lambda: server._supervisor._backoff.failures >= 2)
+    up = await fake(port=port)
+    await until(lambda: server.status.state is State.READY)
+    await up.stop()
+    await until(lambda: server.status.state is State.BACKOFF)
+    told = [r.getMessage() for r in caplog.records]
+    assert told[:2] == [
+        "server up: is down, and tried again now and then: cannot connect: Connection refused",
+        "server up: is up again, tools: 2",
+    ]
+    assert len(told) == 3
+    assert told[2].startswith("server up: is down, and tried again now and then: ")
+
+
 async def test_a_call_to_a_dead_server_fails_fast_and_surely_did_not_run(make) -> None:
     server = make(f"http://127.0.0.1:{free_port()}/mcp")
     await server.settled()
