@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, cast
 
+import msgspec
+
 from sidecar.model import JsonObject
 from sidecar.wire import json
 
@@ -34,12 +36,19 @@ def as_anthropic(name: str, definition: bytes) -> bytes:
 
 
 def as_openai(name: str, definition: bytes) -> bytes:
-    """One MCP tool definition (JSON) as an OpenAI function, its schema byte for byte."""
+    """One MCP tool definition (JSON) as an OpenAI function, its schema byte for byte.
+
+    But for ``properties``: a tool without parameters need not name any in MCP, and OpenAI's API
+    refuses a whole request for one whose schema does not.
+    """
     fields = json.fields(definition)
     function: JsonObject = {"name": name}
     if "description" in fields:
         function["description"] = fields["description"]
-    function["parameters"] = fields.get("inputSchema", _NO_SCHEMA)
+    schema = fields.get("inputSchema", _NO_SCHEMA)
+    if isinstance(schema, msgspec.Raw) and "properties" not in (parts := json.fields(schema)):
+        schema = {**parts, "properties": {}}
+    function["parameters"] = schema
     return json.encode({"type": "function", "function": function})
 
 

@@ -39,6 +39,15 @@ def test_a_tool_without_description_or_schema_still_fits_the_apis() -> None:
     }
 
 
+def test_openai_is_told_that_there_are_no_parameters() -> None:
+    """Its API refuses every tool of the request for one schema without ``properties``."""
+    bare = b'{"name":"n","inputSchema":{"type":"object","x":1.50}}'
+    assert as_openai("n", bare).endswith(
+        b'"parameters":{"type":"object","x":1.50,"properties":{}}}}'
+    )
+    assert as_anthropic("n", bare).endswith(b'"input_schema":{"type":"object","x":1.50}}')
+
+
 def openai(arguments: object, **rest: object) -> dict[str, object]:
     return {
         "id": "c1",
