@@ -26,13 +26,14 @@ def load(
 ) -> Guarded:
     """See :func:`sidecar.policy.load`."""
     found = select(paths, shipped)
+    empty = tuple(_empty(path) for path in paths if not _holds(path, found))
     if engine in BUILT_IN:
         from sidecar.policy.engine import CelEngine
 
         native = CelEngine(options, expressions=engine)
         policy = native.load(found)
         # Its work is bounded by its own budget; a thread would cost more than the decision.
-        return Guarded(policy, timeout=None, warnings=native.warnings)
+        return Guarded(policy, timeout=None, warnings=(*empty, *native.warnings))
     maker = outside(engine)
     try:
         made = cast("PolicyEngine", maker(options)).load(found)
@@ -42,7 +43,20 @@ def load(
         raise PolicyErrors([_fault(engine, f"failed to load ({type(error).__name__})")]) from error
     if not callable(getattr(made, "decide", None)):
         raise PolicyErrors([_fault(engine, "gave something that is no policy")])
-    return Guarded(made, timeout=TIMEOUT)
+    guarded = Guarded(made, timeout=TIMEOUT, warnings=empty)
+    if not guarded.revision:
+        # Approvals end when it changes, and records name it.
+        raise PolicyErrors([_fault(engine, "gave a policy without a revision")])
+    return guarded
+
+
+def _holds(path: Path, found: Sequence[Path]) -> bool:
+    return any(each == path or path in each.parents for each in found)
+
+
+def _empty(path: Path) -> PolicyFault:
+    message = "holds no policy: there is no .yaml or .yml file here, or only tests"
+    return PolicyFault(str(path), 0, 0, "", message, True, "file")
 
 
 def select(paths: Sequence[Path], shipped: Sequence[str]) -> list[Path]:

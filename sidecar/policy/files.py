@@ -63,10 +63,12 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """The policy and test files that files and folders stand for, each once.
 
     Of a folder: every ``*.yaml`` and ``*.yml`` below it in the order of their paths, hidden
-    files and folders left out (Kubernetes keeps old versions of a ConfigMap in those).
+    files and folders left out (Kubernetes keeps old versions of a ConfigMap in those). Links are
+    followed, those to folders as well: such are the subfolders of a ConfigMap.
 
     Raises:
-        PolicyErrors: every path that is not there, is no YAML file, or holds too much.
+        PolicyErrors: every path that is not there, is no YAML file, or holds too much. Nothing
+            that is there is passed over: it may be what denies.
     """
     found: dict[Path, None] = {}
     faults: list[PolicyFault] = []
@@ -77,21 +79,25 @@ def find(paths: Sequence[Path]) -> list[Path]:
                     found.setdefault(each)
             elif not path.exists():
                 faults.append(_fault(str(path), "is not there; name a file or a folder"))
-            elif path.suffix not in ENDINGS:
+            elif not _is_yaml(path):
                 faults.append(_fault(str(path), "is no .yaml file"))
             else:
                 found.setdefault(path)
         except OSError as error:
             faults.append(_fault(str(path), f"cannot be read: {_why(error)}"))
-        except _TooMany:
-            faults.append(_fault(str(path), f"holds more than {MOST_FILES} files"))
+        except _TooMuch as error:
+            faults.append(_fault(str(path), str(error)))
     if faults:
         raise PolicyErrors(faults)
     return list(found)
 
 
-class _TooMany(Exception):
-    """A folder with more files than anybody writes."""
+class _TooMuch(Exception):
+    """A folder with more in it than anybody writes; the text says what."""
+
+
+def _is_yaml(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS
 
 
 def _below(folder: Path) -> list[Path]:
@@ -99,20 +105,25 @@ def _below(folder: Path) -> list[Path]:
         raise error
 
     found: list[Path] = []
+    seen = {os.path.realpath(folder)}
     top = len(folder.parts)
-    for root, folders, names in os.walk(folder, onerror=fail):
+    for root, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         here = Path(root)
-        # Links to folders are not followed by walk: neither loops nor other trees come in.
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
-        if len(here.parts) - top >= DEEPEST:
-            folders.clear()
+        kept: list[str] = []
+        for name in sorted(each for each in folders if not each.startswith(".")):
+            # A folder that several names lead to counts once, so that loops end.
+            real = os.path.realpath(here / name)
+            if real not in seen:
+                seen.add(real)
+                kept.append(name)
+        folders[:] = kept
+        if kept and len(here.parts) - top >= DEEPEST:
+            raise _TooMuch(f"holds folders more than {DEEPEST} deep: {here / kept[0]}")
         found += [
-            here / name
-            for name in names
-            if not name.startswith(".") and Path(name).suffix in ENDINGS
+            here / name for name in names if not name.startswith(".") and _is_yaml(here / name)
         ]
-        if len(found) > MOST_FILES:
-            raise _TooMany
+        if len(found) > MOST_FILES or len(seen) > MOST_FILES:
+            raise _TooMuch(f"holds more than {MOST_FILES} files or folders")
     return sorted(found)
 
 

@@ -111,6 +111,26 @@ def test_an_engine_that_is_not_there(tmp_path: Path) -> None:
     assert "cannot be imported (AttributeError" in str(caught.value)
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("revision", ["None", "7", "''", "1 / 0"])
+def test_an_engine_whose_policy_has_no_revision(tmp_path: Path, revision: str) -> None:
+    """An approval holds for one revision: without any it would outlive an edit."""
+    import word_engine  # type: ignore[import-not-found]
+
+    class Bare(word_engine.Words):  # type: ignore[misc]
+        revision = property(lambda self: eval(revision))
+
+        def __init__(self, words: object, revision: object) -> None:
+            self.words = words
+
+    word_engine.Words = Bare
+    file = tmp_path / "words.yaml"
+    file.write_text("write\n")
+    with pytest.raises(PolicyErrors) as caught:
+        load([file], engine="words", shipped=())
+    assert str(caught.value) == "policy.engine words: gave a policy without a revision"
+
+
 # ------------------------------------------------------------------------------- the guard
 
 GOOD = Decision("deny", "x/y", ("x/y",), "x", "r", "no")

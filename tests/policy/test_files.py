@@ -40,6 +40,44 @@ def test_a_folder_that_leads_to_itself_ends(folder: Folder) -> None:
     assert names(find([folder.path]), folder.path) == ["one.yaml"]
 
 
+def test_a_subfolder_of_a_config_map_is_a_link(folder: Folder) -> None:
+    """An item with a path such as ``team/one.yaml`` is mounted like this."""
+    folder.write("..2026_01_01_00/team/one.yaml", ONE)
+    (folder.path / "..data").symlink_to("..2026_01_01_00")
+    (folder.path / "team").symlink_to("..data/team")
+    (folder.path / "team" / "back").symlink_to(folder.path)
+    assert names(find([folder.path]), folder.path) == ["team/one.yaml"]
+
+
+def test_endings_in_capitals_count(folder: Folder) -> None:
+    one = folder.write("ONE.YAML", ONE)
+    folder.write("ONE_test.YML", "")
+    assert find([one]) == [one]
+    assert [is_test(path) for path in find([folder.path])] == [False, True]
+
+
+def test_nothing_is_passed_over_in_silence(folder: Folder) -> None:
+    """What is not read denies nothing."""
+    folder.write("1/2/3/4/5/6/7/8/one.yaml", ONE)
+    assert len(find([folder.path])) == 1
+    folder.write("1/2/3/4/5/6/7/8/9/two.yaml", TWO)
+    with pytest.raises(PolicyErrors, match=r"holds folders more than 8 deep: .*/8/9"):
+        find([folder.path])
+
+
+def test_a_folder_without_policies_is_told(folder: Folder) -> None:
+    """A mount that went wrong looks like this, and allows everything."""
+    folder.write("here/one.yaml", ONE)
+    tests = folder.write("tests/one_test.yaml", "").parent
+    (folder.path / "none").mkdir()
+    loaded = load([folder.path / "here", folder.path / "none", tests], shipped=())
+    told = "warning: holds no policy: there is no .yaml or .yml file here, or only tests"
+    assert [str(each) for each in loaded.warnings] == [
+        f"{folder.path / 'none'}: {told}",
+        f"{tests}: {told}",
+    ]
+
+
 def test_a_mounted_config_map(folder: Folder) -> None:
     """Files are links into ``..data``, itself a link to a folder with a date in its name."""
     folder.write("..2026_01_01_00/one.yaml", ONE)
