@@ -101,6 +101,9 @@ def _response(each: Answer) -> dict[str, object]:
     response: dict[str, object] = {"description": each.about}
     if each.schema is not None:
         response["content"] = {each.content_type: {"schema": each.schema}}
+    elif each.content_type != "application/json":
+        # A stream: there is something, and no schema says what.
+        response["content"] = {each.content_type: {}}
     return response
 
 
