@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import random
 import shutil
 import statistics
@@ -66,6 +67,7 @@ async def measure(directory: Path, files: int, count: int) -> None:
         args = ("worktree", "add", "--quiet", "-b", f"p{number}", str(directory / f"p{number}"))
         plain.append(timed(functools.partial(git, desk.repo, *args)))
     row("`git worktree add`", *plain)
+    os.sync()  # what was never written is removed for nothing
     plain = [timed(functools.partial(shutil.rmtree, directory / f"p{n}")) for n in range(5)]
     row("`rm -r` of it", *plain)
     for kind in ("--shared", "--local"):
@@ -98,6 +100,7 @@ async def measure(directory: Path, files: int, count: int) -> None:
     for work in works:
         (work.path / "notes").unlink()
     await rounds(f"dry run, {count} landed", lambda: desk.works.sweep(dry_run=True), 2)
+    os.sync()
     await rounds(f"sweep that removes {count}", desk.works.sweep, 1)
     assert await desk.works.works() == []
     await rounds("sweep of nothing", desk.works.sweep)

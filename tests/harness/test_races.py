@@ -258,7 +258,7 @@ async def test_an_agent_that_writes_when_it_likes(
     seen: set[tuple[str, bool]] = set()
     longest = 0.1
     number = 0
-    while number < 16 or (number < 60 and not seen >= wanted):
+    while number < 16 or (number < 40 and not seen >= wanted):
         number += 1
         work = await desk.landed(f"w{number}")
         late = work.path / "late.txt"
