@@ -267,6 +267,8 @@ def test_names_of_servers(sidecar: Sidecar) -> None:
 
 # A schema cannot say all that is checked, so that what it lets through may still be refused.
 EXCLUDED = ("positive_data_acceptance",)
+# A key of a query that holds an empty list is not sent at all: what is sent is fine then.
+EXCLUDED_OF_QUERIES = ("negative_data_rejection",)
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
@@ -280,6 +282,8 @@ def test_it_answers_as_the_document_says(sidecar: Sidecar, document: dict[str, A
             continue
         for mode in MODES:
             operation = schema[path][method]
+            queried = any(each["in"] == "query" for each in described.get("parameters", []))
+            left_out = excluded + [CHECKS.get_one(n) for n in EXCLUDED_OF_QUERIES if queried]
             if mode is GenerationMode.NEGATIVE and not (
                 described.get("requestBody") or described.get("parameters")
             ):
@@ -298,7 +302,7 @@ def test_it_answers_as_the_document_says(sidecar: Sidecar, document: dict[str, A
                 asked += 1
                 case.call_and_validate(
                     headers={"Authorization": "Bearer token-of-admin"},
-                    excluded_checks=excluded,
+                    excluded_checks=left_out,  # noqa: B023  it is run right here
                     timeout=10,
                 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import cast
@@ -13,13 +14,17 @@ from sidecar.admin.openapi import refusals
 from sidecar.admin.roles import Role
 from sidecar.admin.view import present
 from sidecar.gate.ledger import Ledger
-from sidecar.model import JsonObject, Tool
+from sidecar.model import Json, JsonObject, Tool
 from sidecar.parking import Missing, Parked, Parking, State, WrongState
 from sidecar.parking.answers import moment
+from sidecar.parking.picture import differences, folded
 from sidecar.ports.store import StoreError
+from sidecar.wire import json
 
 MOST = 500
 """Calls of one page."""
+MOST_DEPTH = 512
+"""How deep arguments nest at most: what `limits.depth` may be."""
 ANSWERED = "answered"
 """The one value of ``state`` that is no state: everything that has been answered, or has ended."""
 
@@ -58,6 +63,15 @@ CALL = {
         "why": _TEXT,
         "ended_at": _TIME,
         "ended": _TEXT,
+        "ran_as": {**_TEXT, "description": "The id of the call that ran, in its span and answer."},
+        "held": {"type": "boolean", "description": "Whether a request is held open for it."},
+        "polled": {"type": "boolean", "description": "Whether its agent was told to call again."},
+        "folded": {
+            "type": "array",
+            "items": _TEXT,
+            "description": "JSON pointers of arguments that the tool's schema calls writeOnly: "
+            "to be shown on request. Of trusted servers, of one call only.",
+        },
         "compared": {
             "type": "object",
             "description": "The call of this tool that was approved last, of one call only.",
@@ -67,7 +81,28 @@ CALL = {
                 "args": {"type": "object"},
                 "answered_by": _TEXT,
                 "answered_at": _TIME,
+                "differences": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["path"],
+                        "properties": {"path": _TEXT, "before": {}, "now": {}},
+                    },
+                },
+                "more_differences": {"type": "boolean"},
             },
+        },
+        "previous": {
+            "type": "object",
+            "description": "The parked call before this one, of the same call or of the tool "
+            "before it changed; shaped as in lists. Of one call only.",
+        },
+        "redefined": {
+            "type": "object",
+            "description": "The tool's definition as it was for the call `since`, and as it is "
+            "asked for now, where the two differ. Of one call only.",
+            "required": ["since"],
+            "properties": {"since": _TEXT, "before": {}, "now": {}},
         },
     },
 }
@@ -100,7 +135,15 @@ def shape(parked: Parked) -> JsonObject:
         why=parked.why or None,
         ended_at=moment(parked.ended_at),
         ended=parked.ended or None,
+        ran_as=parked.ran_as or None,
+        held=bool(parked.nodes) or None,
+        polled=parked.polled or None,
     )
+
+
+def _plain(parked: Parked) -> Json:
+    """The arguments, for looking into."""
+    return json.decode(parked.args, depth=MOST_DEPTH)
 
 
 class Calls:
@@ -151,23 +194,36 @@ class Calls:
         tool = self._tool(parked.server, parked.upstream_name)
         if tool is not None:
             found["hints"] = asdict(tool.hints)
-        definition = await self._parking.book.definition(parked.definition)
+        book, last = self._parking.book, None
+        definition = await book.definition(parked.definition)
         if isinstance(definition, dict) and isinstance(definition.get("description"), str):
             found["description"] = definition["description"]
-        last = self._parking.book.index.last_approved(parked.server, parked.tool)
-        if last is not None and last != parked.id:
-            try:
-                before = await self._parking.book.get(last)
-            except Missing:
-                return found
-            if not before.args_dropped:
-                found["compared"] = present(
-                    id=before.id,
-                    args=before.args,
-                    answered_by=before.answered_by,
-                    answered_at=moment(before.answered_at),
-                )
-        return found
+        if isinstance(definition, dict) and parked.trusted:
+            # Not for a server that nobody trusts: it could fold away what matters.
+            found["folded"] = folded(definition.get("inputSchema"), _plain(parked)) or None
+        with contextlib.suppress(Missing):
+            id = book.index.last_approved(parked.server, parked.tool)
+            last = await book.get(id) if id not in (None, parked.id) else None
+        if last is not None and not last.args_dropped:
+            told, more = differences(_plain(last), _plain(parked))
+            found["compared"] = present(
+                id=last.id,
+                args=last.args,
+                answered_by=last.answered_by,
+                answered_at=moment(last.answered_at),
+                differences=told,
+                more_differences=more or None,
+            )
+        row = book.index.get(parked.previous)
+        before = row.parked if row is not None else None
+        if before is not None:
+            found["previous"] = shape(before)
+        # What a person approved last, else what this call asked for before it changed.
+        known = last or before
+        if known is not None and known.definition != parked.definition:
+            was = await book.definition(known.definition)
+            found["redefined"] = present(since=known.id, before=was, now=definition)
+        return present(**found)
 
     def _labels(self, parked: Parked) -> list[object]:
         """The labels it carried, each with the results that brought it where they are known."""
