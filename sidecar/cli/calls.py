@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from sidecar.admin.client import AdminClient
     from sidecar.model import JsonObject
 
+FOLDED = "(folded; --all shows it)"
 HEAD = ("id", "state", "tool", "principal", "asked_at", "expires_at")
 
 
@@ -39,6 +41,9 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         one.add_argument("id", metavar="ID", help="as listed; its beginning is enough")
         if run is show:
             one.add_argument("--json", action="store_true", help="as a JSON object")
+            one.add_argument(
+                "--all", action="store_true", help="also arguments that their tool calls secret"
+            )
         else:
             one.add_argument("--why", metavar="TEXT", default="", help="your reason")
         common.config_arguments(one)
@@ -102,7 +107,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(call, indent=2, ensure_ascii=False))
         return 0
-    for key, value in call.items():
+    for key, value in (call if arguments.all else _fold(call)).items():
         if isinstance(value, dict | list):
             text = json.dumps(value, indent=2, ensure_ascii=False)
             print(f"{key}:")
@@ -110,6 +115,44 @@ def show(arguments: argparse.Namespace) -> int:
         else:
             print(f"{key}: {common.cell(value)}")
     return 0
+
+
+def _fold(call: JsonObject) -> JsonObject:
+    """The call without the values that its tool's schema calls ``writeOnly``."""
+    pointers = call.get("folded")
+    if not isinstance(pointers, list):
+        return call
+    folded = copy.deepcopy(call)
+    compared = folded.get("compared")
+    sides = [folded.get("args"), compared.get("args") if isinstance(compared, dict) else None]
+    for pointer in map(str, pointers):
+        for side in sides:
+            _hide(side, pointer)
+        if isinstance(compared, dict) and isinstance(compared.get("differences"), list):
+            for each in compared["differences"]:
+                if f"{each['path']}/".startswith(f"{pointer}/"):
+                    each.update(dict.fromkeys(each.keys() & {"before", "now"}, FOLDED))
+    return folded
+
+
+def _hide(args: object, pointer: str) -> None:
+    """Put ``FOLDED`` in the place that a JSON pointer (RFC 6901) leads to, if there is one."""
+    *path, last = (part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+    at: object = args
+    for part in path:
+        at = _below(at, part)
+    if isinstance(at, dict) and last in at:
+        at[last] = FOLDED
+    elif isinstance(at, list) and last.isdigit() and int(last) < len(at):
+        at[int(last)] = FOLDED
+
+
+def _below(value: object, part: str) -> object:
+    if isinstance(value, dict):
+        return value.get(part)
+    if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+        return value[int(part)]
+    return None
 
 
 def approve(arguments: argparse.Namespace) -> int:
