@@ -42,8 +42,9 @@ def chromium() -> Iterator[Browser]:
 class Agent:
     """Calls tools over REST, each call in a thread of its own."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._host = urllib.parse.urlsplit(sidecar.mcp).netloc
+    def __init__(self, mcp: str) -> None:
+        """``mcp`` is the URL of the agents' listener."""
+        self._host = urllib.parse.urlsplit(mcp).netloc
         self._pool = ThreadPoolExecutor(200)
         self._connections: list[http.client.HTTPConnection] = []
 
@@ -74,7 +75,7 @@ class World:
 
     def __init__(self, sidecar: Sidecar) -> None:
         self.sidecar = sidecar
-        self.agent = Agent(sidecar)
+        self.agent = Agent(sidecar.mcp)
 
     @property
     def page(self) -> str:
@@ -113,7 +114,7 @@ class World:
         for call in self.waiting():
             self.answer(call["id"], "deny", "olga")
         self.until_waiting(0)
-        self.agent = Agent(self.sidecar)
+        self.agent = Agent(self.sidecar.mcp)
 
 
 def config(folder: Path, **more: Any) -> JsonObject:

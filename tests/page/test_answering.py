@@ -255,7 +255,7 @@ def test_compared_with_the_call_approved_before(
     }
     assert by_mark == {"changed": ["text", "tags"], "new": ["cc"], "gone": ["to"], "same": ["n"]}
     marks = [each.text for each in browser.all(".call > .args > .changed mark")]
-    assert marks == ["9", "1"]
+    assert marks == ["900", "100"]
 
 
 def test_labels_and_the_results_that_brought_them(

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.kit.running import Sidecar
 from tests.page.browser import PHONE, Browser
-from tests.page.conftest import SERVER, World, config, token, world_of
+from tests.page.conftest import SERVER, Agent, World, config, token, world_of
 
 FILE = """
 apiVersion: sidecar/v1
@@ -154,7 +154,7 @@ def test_it_comes_back_after_a_restart(folder: Path, browser: Browser) -> None:
         browser.one(".notice", "Approved desk__post")
         assert browser.js("return window.same")
         # The agent, too, had not heard of the answer; it asks again and gets the result.
-        world.agent = type(world.agent)(world.sidecar)
+        world.agent = Agent(world.sidecar.mcp)
         assert world.agent.calls("desk__post", {"text": "still here"}).result(20)[0] == 200
         assert browser.console() != [], "the browser told of connections that were refused"
 

@@ -120,6 +120,8 @@ function marked(value, from, to, mark) {
   ];
 }
 
+const WORD = /[\p{L}\p{N}_]/u;
+
 /** Where two texts differ: [from, to] of the first one; null where they have nothing in common. */
 export function difference(text, other) {
   let from = 0;
@@ -128,6 +130,9 @@ export function difference(text, other) {
   const most = Math.min(text.length, other.length) - from;
   while (end < most && text[text.length - 1 - end] === other[other.length - 1 - end]) end += 1;
   if (from + end === 0) return null;
+  // Whole words: both texts are the same on either side, and so is how far this goes.
+  while (from > 0 && WORD.test(text[from - 1])) from -= 1;
+  while (end > 0 && WORD.test(text[text.length - end])) end -= 1;
   from = edge(text, from);
   return [from, Math.max(from, edge(text, text.length - end))];
 }
