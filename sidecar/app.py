@@ -28,7 +28,7 @@ from sidecar.admin.routes import servers as servers_routes
 from sidecar.admin.routes import sessions as sessions_routes
 from sidecar.admin.routes import tools as tools_routes
 from sidecar.config import Config, Listen, ServerConfig, places, values
-from sidecar.config.reload import Change, applicable, difference
+from sidecar.config.reload import applicable, difference, token_files
 from sidecar.config.secrets import EnvFileSecrets
 from sidecar.downstream import AgentListener, Authenticator, principals, tokens_of
 from sidecar.downstream.join import run_joined
@@ -392,14 +392,11 @@ class App:
         # A name leaves the store's servers before the file's takes it, and comes back after.
         self.registry.configure(Rules.of(self._config))
         self._use_servers(self._config.servers.values())
-        return _told(change)
+        return str(change)
 
     def token_files(self) -> tuple[Path, ...]:
-        """The files in which the tokens in force are, those of agents and of the proxy."""
-        config = self._config
-        refs = [config.token, *(agent.token for agent in config.agents.values())]
-        refs += config.proxy.clients.values()
-        return tuple(ref.from_file for ref in refs if ref is not None and ref.from_file is not None)
+        """The files in which the tokens in force are."""
+        return token_files(self._config)
 
     async def _reconfigure_gate(self) -> None:
         """Policies that do not load leave those before in force; the log says so."""
@@ -435,20 +432,6 @@ def _store(config: Config, secrets: Secrets) -> SealedStore:
         seal = Seal(values.store_keys(secrets.read(config.store_key)))
     also = ("calls/",) if values.shared(config.store) else ()
     return SealedStore(open_store(config.store), seal, also=also)
-
-
-def _told(change: Change) -> str:
-    """One line for the operator."""
-    parts = [
-        ("servers added", change.added),
-        ("removed", change.removed),
-        ("changed", change.changed),
-        ("agents", change.agents),
-        ("settings", change.settings),
-        ("waiting for a restart", change.needs_restart),
-    ]
-    told = [f"{what}: {', '.join(names)}" for what, names in parts if names]
-    return "; ".join(told) or "the order of servers changed"
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from sidecar.config.types import Config
@@ -62,6 +63,19 @@ class Change:
         """Whether there is any difference."""
         return self != Change()
 
+    def __str__(self) -> str:
+        """One line for the operator."""
+        parts = [
+            ("servers added", self.added),
+            ("removed", self.removed),
+            ("changed", self.changed),
+            ("agents", self.agents),
+            ("settings", self.settings),
+            ("waiting for a restart", self.needs_restart),
+        ]
+        told = [f"{what}: {', '.join(names)}" for what, names in parts if names]
+        return "; ".join(told) or "the order of servers changed"
+
 
 def difference(old: Config, new: Config) -> Change:
     """What is different in ``new``. Values of secrets are not looked at: only where they are."""
@@ -83,6 +97,14 @@ def applicable(old: Config, new: Config) -> Config:
     """``new`` with the old values of what needs a restart: what can take effect now."""
     kept = {name: getattr(old, name) for name in RESTART}
     return dataclasses.replace(new, **kept)
+
+
+def token_files(config: Config) -> tuple[Path, ...]:
+    """The files in which tokens of agents and of the proxy's clients are: a token that is rotated
+    changes one of them, and no setting."""
+    refs = [config.token, *(agent.token for agent in config.agents.values())]
+    refs += config.proxy.clients.values()
+    return tuple(ref.from_file for ref in refs if ref is not None and ref.from_file is not None)
 
 
 def _compare(
