@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sidecar.config.types import Limits
+from sidecar.downstream import bodies
 from sidecar.downstream.running import InFlight
 from sidecar.downstream.session import Opening, Session
 from sidecar.mcp import errors, inbound
@@ -12,7 +13,7 @@ from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound, Reply
 from sidecar.model import Era, RequestId
 from sidecar.wire import jsonrpc
-from sidecar.wire.json import BadJson, decode_request
+from sidecar.wire.json import BadJson
 from sidecar.wire.jsonrpc import id_from_ends
 from sidecar.wire.ndjson import Oversize
 
@@ -55,7 +56,7 @@ class Conversation:
         if isinstance(line, Oversize):
             return Say(self._too_long(line))
         try:
-            message = inbound.stdio(decode_request(line, self._limits.depth), self.era)
+            message = inbound.stdio(bodies.read(line, self._limits), self.era)
             if isinstance(message, Reply):
                 # Nothing is asked of clients yet, so there is nothing that it could answer.
                 return None

@@ -253,7 +253,9 @@ class AgentListener:
             raise Refusal(400, "a request has one Host header that names a host")
         if verdict is HostVerdict.FOREIGN:
             raise Refusal(
-                421, "this host is not served here; use localhost or the address in `listen`"
+                421,
+                "this host is not served here; use localhost, or the IP address in `listen` or, "
+                "where that is every address, one of this machine's",
             )
 
     def _route(self, request: web.BaseRequest, path: str) -> tuple[Answering, str | None]:

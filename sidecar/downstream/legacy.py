@@ -7,6 +7,7 @@ import asyncio
 from aiohttp import web
 from multidict import istr
 
+from sidecar.downstream import bodies
 from sidecar.downstream.accept import Accepts, accepts
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.exchange import SSE_HEADERS, Exchange
@@ -22,7 +23,7 @@ from sidecar.mcp.headers import SESSION_HEADER
 from sidecar.mcp.inbound import Inbound, Reply
 from sidecar.model import Era, no_notify
 from sidecar.wire import jsonrpc
-from sidecar.wire.json import BadJson, decode_request
+from sidecar.wire.json import BadJson
 from sidecar.wire.sse import encode_event
 
 LINGER = 0.3
@@ -47,7 +48,7 @@ class Legacy:
         if not (wanted.json or wanted.sse):
             raise Refusal(406, "send Accept: application/json, text/event-stream")
         try:
-            message = inbound.legacy(decode_request(body, self._state.limits.depth))
+            message = inbound.legacy(bodies.read(body, self._state.limits))
         except BadJson as bad:
             return refused(errors.parse_error(str(bad)), None, 400)
         except Rejection as rejection:

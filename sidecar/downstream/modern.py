@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from multidict import istr
 
+from sidecar.downstream import bodies
 from sidecar.downstream.accept import accepts
 from sidecar.downstream.arguments import ArgumentHeaders
 from sidecar.downstream.auth import Grant
@@ -17,7 +18,7 @@ from sidecar.mcp import errors, inbound
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound
 from sidecar.model import Caller, Era, JsonObject, Notify, RequestId, no_notify
-from sidecar.wire.json import BadJson, decode_request
+from sidecar.wire.json import BadJson
 
 _ACCEPT = istr("Accept")
 
@@ -37,9 +38,7 @@ class Modern:
         if not (wanted.json and wanted.sse):
             raise Refusal(406, "send Accept: application/json, text/event-stream")
         try:
-            message = inbound.modern(
-                decode_request(body, self._state.limits.depth), request.headers
-            )
+            message = inbound.modern(bodies.read(body, self._state.limits), request.headers)
         except BadJson as bad:
             return refused(errors.parse_error(str(bad)), None, 400)
         except Rejection as rejection:

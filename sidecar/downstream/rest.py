@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from multidict import istr
 
+from sidecar.downstream import bodies
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.desk import fault, log
 from sidecar.downstream.exchange import Exchange
@@ -29,7 +30,7 @@ from sidecar.model import (
     Unavailable,
     Unroutable,
 )
-from sidecar.wire.json import BadJson, decode_request, encode
+from sidecar.wire.json import BadJson, encode
 
 MOST_TIMEOUT = 3600.0
 """Seconds that ``timeout`` may ask for."""
@@ -69,7 +70,7 @@ class Rest:
     ) -> web.StreamResponse:
         """A CallToolResult, or ``{"error": {code, message, data}}`` with the status that fits."""
         try:
-            decoded = decode_request(body, self._state.limits.depth)
+            decoded = bodies.read(body, self._state.limits)
         except BadJson as bad:
             raise Refusal(400, str(bad), error=errors.parse_error(str(bad))) from None
         if not isinstance(decoded, dict):

@@ -27,6 +27,13 @@ class BadJson(ValueError):
     """The bytes are not JSON as this module reads it. The message never holds any of the input."""
 
 
+class TooDeep(BadJson):
+    """Nested more than was allowed."""
+
+    def __init__(self) -> None:
+        super().__init__("the JSON is nested too deeply")
+
+
 _decoder = msgspec.json.Decoder()
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
@@ -136,7 +143,7 @@ def _survey(value: dict[str, object] | list[object], depth: int) -> int:
     while level:
         depth -= 1
         if depth < 0:
-            raise BadJson("the JSON is nested too deeply")
+            raise TooDeep
         below: list[object] = []
         for container in level:
             children: Iterable[object]
@@ -172,7 +179,7 @@ def _check_utf8(data: Buffer) -> None:
 def _bad(error: Exception, data: Buffer) -> BadJson:
     """Say in our own words what is wrong: what libraries say may quote the input."""
     if isinstance(error, RecursionError):
-        return BadJson("the JSON is nested too deeply")
+        return TooDeep()
     text = str(error)
     if "out of range" in text:
         return BadJson("a number is too large")

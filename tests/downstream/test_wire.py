@@ -331,6 +331,17 @@ BAD_BODIES: list[tuple[str, bytes, int, int, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("depth", [300, 100_000])
+@pytest.mark.parametrize("path", ["/mcp", "/v1/call"])
+async def test_what_is_too_deep_is_told_the_setting(path: str, depth: int) -> None:
+    body = b'{"name":"echo","args":{"a":' + b"[" * depth + b"]" * depth + b"}}"
+    async with running() as rig:
+        headers = await rig.initialize() if path == "/mcp" else {}
+        reply = await rig.post(body, path=path, headers=headers)
+        told = "the request cannot be read: the JSON is nested deeper than limits.depth, 64"
+        assert (reply.status, json.loads(reply.body)["error"]["message"]) == (400, told)
+
+
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize(
     ("body", "status_", "code", "id_"),
