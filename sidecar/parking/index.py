@@ -4,8 +4,10 @@ and to find what is due. Pure.
 
 from __future__ import annotations
 
+import heapq
 import sys
-from bisect import insort
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +33,8 @@ class Index:
         self._order: list[tuple[float, str]] = []
         self._open: dict[str, None] = {}
         self._waiting: dict[str, int] = {}
+        self._counts: Counter[State] = Counter()
+        self._deadlines: list[tuple[float, str, int]] = []
         self._approvals: dict[tuple[str, str], tuple[float, str]] = {}
 
     def __len__(self) -> int:
@@ -53,12 +57,12 @@ class Index:
         self._rows[parked.id] = row
         if before is None:
             insort(self._order, (parked.asked_at, parked.id))
-        elif before.parked.state is State.WAITING:
-            self._count(before.parked.principal, -1)
-        if parked.state is State.WAITING:
-            self._count(parked.principal, 1)
+        else:
+            self._count(before.parked, -1)
+        self._count(parked, 1)
         if parked.open:
             self._open[parked.id] = None
+            self.look_again(parked.id)
         else:
             self._open.pop(parked.id, None)
         if parked.answered_at and parked.state is not State.DENIED:
@@ -76,8 +80,7 @@ class Index:
         at = self._place(parked)
         if at is not None:
             del self._order[at]
-        if parked.state is State.WAITING:
-            self._count(parked.principal, -1)
+        self._count(parked, -1)
         self._open.pop(id, None)
         tool = (parked.server, parked.tool)
         if self._approvals.get(tool, (0.0, ""))[1] == id:
@@ -85,12 +88,14 @@ class Index:
         return row
 
     def _place(self, parked: Parked) -> int | None:
-        from bisect import bisect_left
-
         at = bisect_left(self._order, (parked.asked_at, parked.id))
         return at if at < len(self._order) and self._order[at][1] == parked.id else None
 
-    def _count(self, principal: str, by: int) -> None:
+    def _count(self, parked: Parked, by: int) -> None:
+        self._counts[parked.state] += by
+        if parked.state is not State.WAITING:
+            return
+        principal = parked.principal
         count = self._waiting.get(principal, 0) + by
         if count > 0:
             self._waiting[principal] = count
@@ -115,13 +120,36 @@ class Index:
             if row is not None:
                 yield row
 
-    def due(self, now: float) -> list[str]:
-        """Ids of those that time changes by now."""
-        return [row.parked.id for row in self.still_open() if machine.overdue(row.parked, now)]
+    def due(self, now: float, most: int) -> list[str]:
+        """Ids of those that time changes by now, at most so many. Each is told once, until its
+        record changes or ``look_again``."""
+        found: list[str] = []
+        while self._deadlines and self._deadlines[0][0] <= now and len(found) < most:
+            _, id, version = heapq.heappop(self._deadlines)
+            row = self._rows.get(id)
+            if row is not None and row.version == version and machine.overdue(row.parked, now):
+                found.append(id)
+        return found
 
     def next_due(self) -> float:
-        """When time changes the next one; infinity for never."""
-        return min((machine.deadline(row.parked) for row in self.still_open()), default=_NEVER)
+        """When to look for what is due again; infinity for never."""
+        return self._deadlines[0][0] if self._deadlines else float("inf")
+
+    def look_again(self, id: str, at: float = 0.0) -> None:
+        """It may be due by its deadline, and not before ``at``."""
+        row = self._rows.get(id)
+        if row is None or not row.parked.open:
+            return
+        deadline = max(machine.deadline(row.parked), at)
+        heapq.heappush(self._deadlines, (deadline, id, row.version))
+        if len(self._deadlines) > 2 * len(self._open) + 64:
+            # Records that changed over and over have left their former deadlines behind.
+            self._deadlines = [
+                each
+                for each in self._deadlines
+                if (known := self._rows.get(each[1])) is not None and known.version == each[2]
+            ]
+            heapq.heapify(self._deadlines)
 
     def oldest_ended(self, beyond: int) -> list[str]:
         """Ids of the oldest that have ended, as many as there are more than ``beyond``."""
@@ -164,13 +192,7 @@ class Index:
 
     def counts(self) -> dict[str, int]:
         """How many there are in each state."""
-        found: dict[str, int] = {}
-        for row in self._rows.values():
-            found[row.parked.state.value] = found.get(row.parked.state.value, 0) + 1
-        return found
-
-
-_NEVER = float("inf")
+        return {state.value: count for state, count in self._counts.items() if count}
 
 
 def _interned(parked: Parked) -> Parked:

@@ -50,12 +50,17 @@ class Upkeep:
     async def once(self) -> None:
         """Have what is due expire, and forget what is too old."""
         index = self._book.index
-        for id in index.due(self._clock())[:_AT_ONCE]:
+        due = index.due(self._clock(), _AT_ONCE)
+        for n, id in enumerate(due):
             try:
                 await self._book.change(id, Elapsed())
             except Missing:
                 index.drop(id)
             except WrongState as error:
                 log.debug("%s: %s", id, error)
+            except StoreError:
+                for left in due[n:]:
+                    index.look_again(left, self._clock() + LOOK)
+                raise
         for id in index.oldest_ended(self._kept)[:_AT_ONCE]:
             await self._book.forget(id)
