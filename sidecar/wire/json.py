@@ -19,6 +19,8 @@ from sidecar.model import Fields, Json
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | msgspec.Raw
 
+MENDED = 1 << 20
+"""Bytes of a document beyond which nothing is put right in it: that holds the loop up."""
 DEPTH = 64
 """How deep a document may nest where nobody says otherwise. ``{"a": [1]}`` is 2 deep."""
 
@@ -41,6 +43,11 @@ _canonical_encoder = msgspec.json.Encoder(order="sorted")
 
 _STRING = re.compile(rb'"[^"]*"')
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+# An escaped backslash, a half of a pair, or a whole one.
+_SURROGATE = re.compile(
+    rb"\\(?:\\|u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?"
+    rb"|[c-fC-F][0-9a-fA-F]{2}))"
+)
 _POSITION = re.compile(r"\(byte (\d+)\)$")
 
 
@@ -97,6 +104,17 @@ def fields(data: Buffer, *, detach: bool = False) -> Fields:
     if detach:
         return {key: value.copy() for key, value in found.items()}
     return cast("Fields", found)
+
+
+def whole_pairs(data: Buffer) -> bytes:
+    """The same JSON with U+FFFD in the place of each half of a surrogate pair.
+
+    Programs that cut a text between the halves of an emoji write such; no UTF-8 can hold one.
+    Documents over ``MENDED`` stay as they are.
+    """
+    if len(memoryview(data)) > MENDED:
+        return bytes(data)
+    return _SURROGATE.sub(_whole, bytes(data))
 
 
 def encode(value: object) -> bytes:
@@ -174,6 +192,11 @@ def _check_utf8(data: Buffer) -> None:
         str(cast("bytes", data), "utf-8")
     except UnicodeDecodeError:
         raise BadJson("a string is not UTF-8") from None
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    found = escape[0]
+    return found if len(found) == 2 or escape["low"] is not None else rb"\ufffd"
 
 
 def _bad(error: Exception, data: Buffer) -> BadJson:

@@ -11,7 +11,7 @@ from typing import Literal, cast
 import msgspec
 
 from sidecar.model import Fields, Json, JsonObject, RequestId, RpcError
-from sidecar.wire.json import BadJson, Buffer, fields
+from sidecar.wire.json import BadJson, Buffer, fields, whole_pairs
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -91,7 +91,8 @@ def parse(data: Buffer) -> Message:
     """Read one message.
 
     ``params``, ``result`` and ``error`` that are ``null`` count as absent, since servers of all
-    ages send them. Unknown members are ignored.
+    ages send them. Unknown members are ignored. Half of a surrogate pair, which a program that
+    cuts texts by UTF-16 units may send, is read as U+FFFD: one character costs no message.
 
     Raises:
         BadJson: the bytes are not JSON.
@@ -100,6 +101,8 @@ def parse(data: Buffer) -> Message:
     try:
         read = _decoder.decode(cast("bytes", data))
     except (msgspec.DecodeError, RecursionError) as error:
+        if (whole := whole_pairs(data)) != bytes(data):
+            return parse(whole)
         raise _diagnose(data, error) from None
     if not (isinstance(data, bytes) and data.isascii()):
         try:

@@ -121,6 +121,18 @@ async def test_the_ids_of_clients_come_back(
             assert answer.result["content"][0]["text"] == str(number)
 
 
+async def test_half_a_character_costs_no_result(http: aiohttp.ClientSession) -> None:
+    """A server that cuts its text by UTF-16 units is understood in all else."""
+    cut = {"content": [{"type": "text", "text": "cut \ud83d"}], "kept": 1.5}
+    with stage({"up": Behaviour(result=cut)}) as scene:
+        for kind in (Legacy, Modern):
+            client = kind(http, scene.sidecar.mcp)
+            await client.open()
+            result = await client.call("up__fidelity")
+            assert result["content"] == [{"type": "text", "text": "cut \ufffd"}]
+            assert result["kept"] == 1.5
+
+
 ARGUMENTS = [
     {"big": 12345678901234567890123, "half": 0.5, "null": None, "text": "é\u2028\x00"},
     {"nested": [[[{"a": [None, True, {}]}]]]},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json as stdlib
+
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -150,7 +152,8 @@ def test_null_members_count_as_absent() -> None:
         b'{"jsonrpc":"2.0","id":1,"result":{"a":NaN}}',
         b'{"jsonrpc":"2.0","id":1,"result":{"a":"\xff"}}',
         b'{"jsonrpc":"2.0","id":1,"unknown":"\xff","result":{}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"a":"\\ud800"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":"\\ud800}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":"\\ud800","b":NaN}}',
         b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 100_000,
         b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b"[" * 100_000 + b"]" * 100_000,
@@ -159,6 +162,44 @@ def test_null_members_count_as_absent() -> None:
 def test_what_is_no_json(data: bytes) -> None:
     with pytest.raises(BadJson):
         jsonrpc.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        (rb"cut \ud83d", r"cut \ufffd"),
+        (rb"\uDE00 cut", r"\ufffd cut"),
+        (rb"\ud83d\ude00 \ud83d\ud83d\ude00", r"\ud83d\ude00 \ufffd\ud83d\ude00"),
+        (rb"\ude00\ud83d", r"\ufffd\ufffd"),
+        (rb"\\ud83d \\\ud83d", r"\\ud83d \\\ufffd"),
+        (rb"\ud83d\u0041\n", r"\ufffd\u0041\n"),
+    ],
+)
+def test_half_a_pair_costs_one_character(sent: bytes, read: str) -> None:
+    """JavaScript's JSON.stringify and Python's json.dumps write what was cut in an emoji."""
+    message = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result":{"n":1.50,"a":"' + sent + b'"}}')
+    assert message.result is not None
+    assert bytes(message.result).decode() == '{"n":1.50,"a":"' + read + '"}'
+    assert json.fields(message.result)["n"] == msgspec.Raw(b"1.50")
+
+
+def test_nothing_large_is_put_right() -> None:
+    """It would hold the loop up, and whoever sends that much may mean to."""
+    body = b'{"jsonrpc":"2.0","id":1,"result":{"a":"' + rb"\ud800" * (json.MENDED // 6) + b'"}}'
+    with pytest.raises(BadJson):
+        jsonrpc.parse(body)
+
+
+@given(st.lists(st.sampled_from(["\\", "\\\\", "\\ud83d", "\\ude00", '\\"', "x", "\\u0041"])))
+def test_whole_pairs_changes_nothing_but_halves(parts: list[str]) -> None:
+    text = '"' + "".join(parts) + '"'
+    try:
+        meant = stdlib.loads(text)
+    except ValueError:
+        return
+    assert isinstance(meant, str)
+    whole = stdlib.loads(json.whole_pairs(text.encode()))
+    assert whole == meant.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @given(
