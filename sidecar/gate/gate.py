@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from sidecar.config import ServerConfig
 from sidecar.events import Bus, SessionClosed, SessionOpened
 from sidecar.gate.answers import REDACTED, carried, denied, labelled, with_meta
-from sidecar.gate.content import ResultContent, TextContent, untrusted
+from sidecar.gate.content import ResultContent, TextContent, plain, untrusted
 from sidecar.gate.deciding import Asking, Decider, Held, Holder, reason
 from sidecar.gate.labels import OUTSIDE
 from sidecar.gate.ledger import Ledger
@@ -145,7 +145,7 @@ class PolicyGate:
         if decision.redactions:
             try:
                 cleaned = redact(
-                    fields, decision.redactions, typed=_typed(call.tool), limit=self.limit
+                    fields, decision.redactions, schema=_shape(call.tool), limit=self.limit
                 )
             except Exception as error:  # noqa: BLE001 - what cannot be redacted does not leave
                 return self._unredacted(decision, call, caller, error)
@@ -265,6 +265,10 @@ class PolicyGate:
         )
 
 
-def _typed(tool: Tool | None) -> bool:
-    """Whether the tool declares what its structured content looks like."""
-    return tool is not None and "outputSchema" in json.fields(tool.own_json)
+def _shape(tool: Tool | None) -> JsonObject | None:
+    """What the tool declares its structured content to look like; ``None``: it does not."""
+    found = None if tool is None else json.fields(tool.own_json).get("outputSchema")
+    if found is None:
+        return None
+    shape = plain(found)
+    return cast("JsonObject", shape) if isinstance(shape, dict) else {}

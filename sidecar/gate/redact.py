@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from sidecar.gate.content import plain
+from sidecar.gate.fit import Unfit, fitted
 from sidecar.gate.patterns import Budget, Patterns, is_document
 from sidecar.gate.shapes import mended, text_block
 from sidecar.model import Fields, JsonObject, Redaction
@@ -21,6 +22,11 @@ _OURS: Final = frozenset(("isError", "resultType", "nextCursor", "ttlMs", "cache
 """Fields of the protocol's own, which hold nobody's words."""
 _BLOCKS: Final = frozenset(("content", "contents", "messages", "completion"))
 """Fields whose objects have the protocol's names."""
+UNFIT: Final = (
+    "Policy takes something out of this result, and what is left does not fit the output schema of "
+    "its tool, so the structured content is left out. The tool itself has run."
+)
+"""What a result says first whose structured content had to go."""
 _MOST_REMOVED: Final = 100
 _LEAST_TEXT: Final = 4
 _LEAST_NUMBER: Final = 6
@@ -31,18 +37,24 @@ class TooLarge(Exception):
 
 
 def redact(
-    fields: Fields, redactions: Sequence[Redaction], *, typed: bool = False, limit: int = 16 << 20
+    fields: Fields,
+    redactions: Sequence[Redaction],
+    *,
+    schema: JsonObject | None = None,
+    limit: int = 16 << 20,
 ) -> Fields:
     """The result without what the rules take out, the same object where that is nothing.
 
-    ``typed``: the tool declares an output schema, so values of structured content keep their
-    types: a number becomes 0, a truth false, a list empty. ``limit`` is in bytes.
+    ``schema`` is the output schema that the tool declares, so values of structured content keep
+    their types: a number becomes 0, a truth false, a list empty, and whatever else the schema
+    asks for. Where nothing fits, the result is an error without structured content. ``limit`` is
+    in bytes.
 
     Raises:
         BadJson: a part that has to be read cannot be.
         TooLarge: see there.
     """
-    work = _Work(fields, typed)
+    work = _Work(fields, schema)
     for redaction in redactions:
         if not redaction.paths and not redaction.patterns:
             work.everything(redaction.replacement)
@@ -59,12 +71,13 @@ def redact(
 class _Work:
     """A result while things are taken out. ``values`` has the parts that were read."""
 
-    def __init__(self, fields: Fields, typed: bool) -> None:
+    def __init__(self, fields: Fields, schema: JsonObject | None) -> None:
         self._original = fields
         self._fields = dict(fields)
         self._before: dict[str, object] = {}
         self._values: dict[str, object] = {}
-        self._typed = typed
+        self._schema = schema
+        self._typed = schema is not None
         self._changed = False
 
     def _read(self, key: str) -> object:
@@ -101,6 +114,10 @@ class _Work:
             kept["structuredContent"] = blank(structured, replacement, typed=True)
         self._fields = kept
         self._before, self._values = {}, {}
+        if "structuredContent" in kept:
+            # Read, with what it was: at the end it is made to fit.
+            self._before["structuredContent"] = structured
+            self._values["structuredContent"] = kept["structuredContent"]
 
     # --------------------------------------------------------------------------- by path
 
@@ -202,6 +219,7 @@ class _Work:
         """The fields, those that are as they were still unread."""
         if not self._changed:
             return self._original
+        self._fit()
         size = 0
         for key, value in self._values.items():
             if value is not self._before[key]:
@@ -210,6 +228,33 @@ class _Work:
         if size > limit:
             raise TooLarge
         return self._fields
+
+    def _fit(self) -> None:
+        """Make structured content what the tool's schema says it is, and texts repeat that."""
+        if self._schema is None or "structuredContent" not in self._values:
+            return
+        before, value = (which["structuredContent"] for which in (self._before, self._values))
+        mirrors = list(self._mirrors())
+        try:
+            made = fitted(before, value, self._schema)
+        except Unfit:
+            del self._fields["structuredContent"]
+            del self._values["structuredContent"], self._before["structuredContent"]
+            content = self._read("content") if "content" in self._fields else []
+            told = [text_block(UNFIT), *(content if isinstance(content, list) else [])]
+            self._before.setdefault("content", None)
+            self._values["content"] = told
+            self._fields["isError"] = True
+            return
+        if made is value:
+            return
+        self._values["structuredContent"] = made
+        if mirrors:
+            content = list(cast("list[object]", self._read("content")))
+            for position in mirrors:
+                block = cast("JsonObject", content[position])
+                content[position] = {**block, "text": json.encode(made).decode()}
+            self._values["content"] = content
 
 
 def blank(value: object, replacement: str, *, typed: bool) -> object:

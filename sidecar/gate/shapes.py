@@ -77,7 +77,10 @@ def _block(before: object, after: object, replacement: str) -> object:
             kept[key] = inner if inner is not None else _block(was, now, replacement)
         elif key in ("type", "data", "mimeType"):
             return text_block(replacement)
-        elif type(now) is type(was) and isinstance(now, dict | list):
+        elif key == "annotations" and isinstance(was, dict) and isinstance(now, dict):
+            # Each of its fields is optional, and of a type of its own.
+            kept[key] = {name: item for name, item in now.items() if item is was.get(name)}
+        elif key != "icons" and type(now) is type(was) and isinstance(now, dict | list):
             kept[key] = now
     return kept
 

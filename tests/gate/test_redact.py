@@ -95,6 +95,21 @@ def test_paths_lead_where_they_say(path: str, expected: object) -> None:
         assert json.loads(encode(after))["structuredContent"] == expected
 
 
+@pytest.mark.parametrize("path", ["priority", "audience", "audience[0]", "*"])
+def test_annotations_stay_annotations(path: str) -> None:
+    """Their fields are a number and two roles: a text in their place is no block any more."""
+    from mcp.types import CallToolResult
+
+    before = {"content": [text("x", annotations={"priority": 0.5, "audience": ["user"]})]}
+    after = done(before, paths(f"content[*].annotations.{path}"))
+    CallToolResult.model_validate(after)
+    left = {"priority": {"audience": ["user"]}, "*": {}}.get(path, {"priority": 0.5})
+    assert after["content"][0] == text("x", annotations=left)
+    icons = {"icons": [{"src": "https://h/x"}]}
+    link = {"type": "resource_link", "uri": "file:///x", "name": "n", **icons}
+    assert "icons" not in done({"content": [link]}, paths("content[0].icons[0].src"))["content"][0]
+
+
 def test_text_that_repeats_structured_content_says_the_same_afterwards() -> None:
     structured = {"token": "t0k3n/value", "name": "ann"}
     before = {
@@ -117,7 +132,7 @@ def test_structured_content_that_repeats_a_text_says_the_same_afterwards() -> No
     before = {"content": [text(json.dumps(structured))], "structuredContent": structured}
     after = done(before, paths("content[*].text"))
     assert after == {"content": [text("[redacted]")]}
-    typed = done(before, paths("content[0]"), typed=True)
+    typed = done(before, paths("content[0]"), schema={})
     assert typed == {
         "content": [text("[redacted]")],
         "structuredContent": {"token": "[redacted]"},
@@ -135,7 +150,7 @@ def test_types_stay_where_the_tool_declares_them() -> None:
         "o": {"n": 7, "s": "x"},
     }
     after = done(
-        {"content": [], "structuredContent": value}, paths("structuredContent.*"), typed=True
+        {"content": [], "structuredContent": value}, paths("structuredContent.*"), schema={}
     )
     assert after["structuredContent"] == {
         "s": "[redacted]",
@@ -164,7 +179,7 @@ def test_without_a_path_all_of_it_goes() -> None:
         "isError": True,
         "_meta": {"ifc": {"integrity": "untrusted"}},
     }
-    typed = done(before, Redaction("p/r"), typed=True)
+    typed = done(before, Redaction("p/r"), schema={})
     assert typed["structuredContent"] == {"n": 0}
 
 
@@ -341,7 +356,7 @@ def test_whatever_is_taken_out_a_result_is_left(
     from mcp.types import CallToolResult
 
     CallToolResult.model_validate(value)
-    after = done(value, *chosen, typed=typed)
+    after = done(value, *chosen, schema={} if typed else None)
     CallToolResult.model_validate(after)
     assert after.get("isError") == value.get("isError")
     if typed and "structuredContent" in value:
