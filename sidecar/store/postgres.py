@@ -66,7 +66,7 @@ class PostgresStore:
         self._migrations = migrations
         self._node = os.urandom(8).hex()
         self._hub = Hub()
-        self._feed = Feed(self._node, self._hub, self._connect, self._was_lost)
+        self._feed = Feed(self._node, self._hub, self._connect)
         self._feed.expiring = self._expires
         self._feed.listening = self._found_again
         self._pool: Any = None  # asyncpg has no types
@@ -270,10 +270,11 @@ class PostgresStore:
                     await self._feed.ready()
                 value = await run()
         except faults() as error:
-            if is_lost(error):
+            if isinstance(error, TimeoutError):
                 self._was_lost()
             raise explained(error) from None
         self._failures = 0
+        self._feed.reachable()
         return value
 
     async def _read(self, run: Callable[[Connection], Awaitable[T]]) -> T:
@@ -294,7 +295,12 @@ class PostgresStore:
 
     async def _on_connection(self, run: Callable[[Connection], Awaitable[T]]) -> T:
         pool = self._pool
-        connection = await pool.acquire(timeout=CONNECT)
+        try:
+            connection = await pool.acquire(timeout=CONNECT)
+        except faults() as error:
+            if is_lost(error):
+                self._was_lost()
+            raise
         try:
             return await run(cast(Connection, connection))
         except BaseException as error:
@@ -311,7 +317,8 @@ class PostgresStore:
     # ------------------------------------------------------------------- lost and found again
 
     def _was_lost(self) -> None:
-        """Operations fail at once for a while, each time a longer one."""
+        """No connection, or no answer: operations fail at once for a while, each time a longer
+        one. A connection that breaks says nothing yet of the next one."""
         self._failures += 1
         longest = min(_LONGEST_RETRY, 0.1 * 2 ** min(self._failures, 10))
         wait = random.uniform(longest / 2, longest)

@@ -29,8 +29,9 @@ ANSWER = 5.0
 """Seconds that it may take to answer."""
 ECHO = 2.0
 """Seconds that a writer waits for its own change to reach the watches here."""
-LONGEST_WAIT = 10.0
-"""Seconds between two attempts to listen again, at most."""
+LONGEST_WAIT = 5.0
+"""Seconds between two attempts to listen again, at most; an operation that got through to the
+server brings the next one forward."""
 _TOGETHER = 500
 """Notifications that are looked at together, and records that are fetched together."""
 _WAITING = 100_000
@@ -76,13 +77,10 @@ class Feed:
         node: str,
         hub: Hub,
         open: Callable[[], Awaitable[Connection]],
-        lost: Callable[[], None],
     ) -> None:
-        """``lost`` is called when the connection breaks: the others are probably broken too."""
         self._node = node
         self._hub = hub
         self._open = open
-        self._lost = lost
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         # Watches that do not hear anything yet, and the versions that the others were told.
         self._joining: dict[Watch, asyncio.Future[None]] = {}
@@ -91,6 +89,7 @@ class Feed:
         self._own: dict[int, tuple[bytes, float | None]] = {}
         self._echoes: dict[int, asyncio.Future[None]] = {}
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._up = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -119,6 +118,11 @@ class Feed:
             item = self._queue.get_nowait()
             if isinstance(item, _Joined):
                 item.watch.finish()
+
+    def reachable(self) -> None:
+        """Somebody got through to the server: if nobody listens, try at once."""
+        if not self._up:
+            self._hurry.set()
 
     # ------------------------------------------------------------------------------ watches
 
@@ -208,12 +212,15 @@ class Feed:
                 if self._up and not self._closed:
                     self._up = False
                     log.warning("store postgresql: the connection was lost; trying again")
-                    self._lost()
                 self._release()
                 if connection is not None:
                     connection.terminate()
                     connection = None
-            await asyncio.sleep(random.uniform(wait / 2, wait))
+            self._hurry.clear()
+            await asyncio.sleep(0.05)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(random.uniform(wait / 2, wait)):
+                    await self._hurry.wait()
             wait = min(wait * 2, LONGEST_WAIT)
 
     async def _serve(self, connection: Connection) -> None:
