@@ -237,6 +237,23 @@ class App:
             with _binding("egress.proxy.listen", address):
                 log.info("the forward proxy listens on %s", await self.egress.start(address))
 
+    async def listen_to_people(self) -> None:
+        """Bind the admin listener alone, unless somebody has it: a process without listeners
+        would be one in which nobody can approve anything."""
+        listen = self._config.admin.listen
+        if listen is None:
+            return
+        try:
+            log.info("calls that wait are answered at %s", await self._start_admin(listen))
+        except StartError as error:
+            log.info("another process answers calls that wait, if any does: %s", error)
+            await self._close_admin()
+
+    async def _close_admin(self) -> None:
+        listener, self._admin = self._admin, None
+        if listener is not None:
+            await listener.close()
+
     async def _start_admin(self, listen: Listen) -> str:
         tokens = Tokens(self._admin_tokens())
         self._admin = AdminListener(self._admin_routes(), tokens=tokens, own=self._own)
@@ -421,8 +438,8 @@ def _recording(error: OSError) -> str:
 
 
 def _store(config: Config, secrets: Secrets) -> SealedStore:
-    """The configured store, its secrets sealed. Arguments of calls that wait for approval are
-    sealed too where others may read them.
+    """The configured store, its secrets sealed. Arguments of calls that wait for approval, and
+    results on their way to another node, are sealed too where others may read them.
 
     Raises:
         StoreError, SecretError, ValueError: the URL, the driver, or the key.
@@ -430,7 +447,7 @@ def _store(config: Config, secrets: Secrets) -> SealedStore:
     seal: Seal | None = None
     if config.store_key is not None:
         seal = Seal(values.store_keys(secrets.read(config.store_key)))
-    also = ("calls/",) if values.shared(config.store) else ()
+    also = ("calls/", "results/") if values.shared(config.store) else ()
     return SealedStore(open_store(config.store), seal, also=also)
 
 
@@ -561,6 +578,7 @@ async def serve_stdio(
 
     app = App(config)
     await app.start(listen=False)
+    await app.listen_to_people()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

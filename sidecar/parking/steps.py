@@ -40,10 +40,6 @@ class Steps:
             return False
         return True
 
-    def later(self, parked: Parked, event: Event) -> None:
-        """Take the step soon, if it is allowed then."""
-        self.chores.start(f"parked call {parked.id}", self.book.change(parked.id, event))
-
     def enter(self, parked: Parked) -> Live:
         """One more waits here for a record that was just read. ``Lives.leave`` is owed."""
         # What was seen of it meanwhile is not older than what was read.

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.app.test_join import INITIALIZE, stdio
 from tests.kit.client import CLIENTS, Legacy, Modern, eventually
 from tests.kit.running import Sidecar, running
 
@@ -258,3 +259,29 @@ async def test_watching(tmp_path: Path) -> None:
         finally:
             watch.kill()
             await watch.wait()
+
+
+async def test_stdio_alone_can_be_answered_too(tmp_path: Path) -> None:
+    """No ``sidecar run`` anywhere: the process that an agent started listens to people itself."""
+    sidecar = Sidecar(gated(tmp_path))
+    async with stdio(sidecar, "--alone") as client:
+        await client.ask("initialize", INITIALIZE)
+        await client.tell("notifications/initialized")
+        await client.ask("tools/list")
+        params = {"name": "notes__add", "arguments": {"text": "x"}}
+        call = asyncio.create_task(client.ask("tools/call", params))
+        parked = await waiting(sidecar)
+        await asyncio.to_thread(calls, sidecar, "approve", parked["id"])
+        assert (await call)["result"]["content"][0]["text"] == "noted as number 1"
+        assert await client.end() == 0
+
+
+async def test_the_python_client_waits_and_gets_the_result(tmp_path: Path) -> None:
+    """``sidecar call`` is the ``mcp`` package's own client, which knows nothing of parking."""
+    async with running(gated(tmp_path)) as sidecar:
+        words = ("call", "notes__add", "--args", '{"text": "x"}', "--url", sidecar.mcp)
+        call = asyncio.create_task(asyncio.to_thread(sidecar.cli, *words))
+        parked = await waiting(sidecar)
+        await asyncio.to_thread(calls, sidecar, "approve", parked["id"])
+        done = await call
+        assert (done.returncode, done.stdout) == (0, "noted as number 1\n"), done.stderr
