@@ -88,7 +88,14 @@ def judge(worktree: Worktree, base_ref: str, usage: Usage | None) -> Candidate:
     if there and usage is not None:
         _check_unused(usage, worktree.path)
     head = worktree.check_quiet()
-    base = _check_landed(worktree, base_ref, head)
+    try:
+        base = _check_landed(worktree, base_ref, head)
+    except Refused as refused:
+        if there or refused.reason is Reason.NO_BASE:
+            raise
+        raise Refused(
+            Reason.MISSING, f"its directory is gone, but its branch is not done: {refused.detail}"
+        ) from None
     if there:
         dirt = worktree.quick_dirt(worktree.path, head)
         if dirt is not None:

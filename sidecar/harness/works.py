@@ -490,8 +490,10 @@ class Works:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.done():
-                await asyncio.wait([future])
+            # Bounded by what git and looking are bounded by; its failure is nobody's any more.
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()
             raise
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,8 +68,16 @@ def commit(directory: Path, message: str, *extra: str) -> str:
 
 def repository(directory: Path) -> Path:
     """A repository with one commit of two files on ``main``."""
-    directory.mkdir(parents=True)
-    git(directory, "init", "--quiet", "--initial-branch", "main")
+    shutil.copytree(_template(), directory)
+    return directory
+
+
+@functools.cache
+def _template() -> Path:
+    """Made once, copied often: that is ten times faster."""
+    directory = Path(tempfile.mkdtemp(prefix="template"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    git(directory, "init", "--quiet", "--initial-branch", "main", "--template=")
     write(directory / "a.txt", lines())
     write(directory / "b.txt", lines(prefix="other"))
     commit(directory, "init")

@@ -394,6 +394,7 @@ def test_our_own_environment_does_not_reach_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path / "repo")
+    git(repo, "status")  # its index knows the copied files again
     fired = tmp_path / "fired"
     evil = script(tmp_path / "evil", f"touch {fired}")
     evil_home = tmp_path / "home"

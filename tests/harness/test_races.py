@@ -216,6 +216,31 @@ async def test_the_path_is_taken_meanwhile(desk: Desk, monkeypatch: pytest.Monke
     assert (work.path / "late.txt").read_text() == "precious"
 
 
+async def test_a_sweep_that_is_cancelled_ends_what_it_began(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await desk.landed("first"), await desk.landed("second")
+    real = Worktree.put_aside
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(self: Worktree) -> None:
+        loop.call_soon_threadsafe(began.set)
+        time.sleep(0.1)
+        real(self)
+
+    monkeypatch.setattr(Worktree, "put_aside", slow)
+    task = asyncio.create_task(desk.works.sweep())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not first.path.exists() and desk.branch(first) == ""
+    assert second.path.exists() and not desk.works.held(second.key)
+    assert [work.path for work in await desk.works.works()] == [second.path]
+    assert (await desk.works.sweep()).removed == (second.path,)
+
+
 WRITER = """
 import sys, time
 for line in sys.stdin:

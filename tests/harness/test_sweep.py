@@ -424,7 +424,7 @@ async def test_a_directory_deleted_by_hand(desk: Desk) -> None:
     shutil.rmtree(unlanded.path)
     swept = await desk.works.sweep()
     assert swept.removed == (landed.path,)
-    assert [kept.reason for kept in swept.kept] == ["not_landed"]
+    assert [kept.reason for kept in swept.kept] == ["missing"]
     assert desk.branch(landed) == "" and desk.branch(unlanded) == head
     # The branch is all there is of it, and enough to go on.
     again = await desk.work("unlanded")
