@@ -34,6 +34,9 @@ CANCEL_TIMEOUT = 2.0
 _ID_FIRST = re.compile(rb'^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
 _ID_LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
+_END = 256
+"""Bytes at the end of a line in which the id is looked for."""
+
 
 @dataclass(slots=True, eq=False)
 class _Pending:
@@ -97,6 +100,7 @@ class Conversation:
             message = jsonrpc.parse(data)
         except (BadJson, BadMessage) as error:
             self._host.complaints.warn("garbage", f"speaks what is no JSON-RPC: {error}")
+            self._garbled(data, error)
             return
         if message.is_response:
             self._answered(message)
@@ -160,6 +164,19 @@ class Conversation:
             return None
         callers = [p.caller for p in self._pending.values() if p.caller.log_level is not None]
         return callers[0] if len(callers) == 1 else None
+
+    def _garbled(self, data: bytes, error: BadJson | BadMessage) -> None:
+        """Only the request that it answers suffers, if that can be told, and at once."""
+        if isinstance(error, BadMessage):
+            id = error.id if error.id is not None and "method" not in json.fields(data) else None
+        else:
+            match = _ID_FIRST.match(data) or _ID_LAST.search(data, max(0, len(data) - _END))
+            answers = match is not None and (b'"result"' in data or b'"error"' in data)
+            id = int(match[1]) if match is not None and answers else None
+        pending = self._pending.pop(id, None) if type(id) is int else None
+        if pending is not None and not pending.answer.done():
+            why = f"answered with what is no JSON-RPC message: {error}"
+            pending.answer.set_exception(Unavailable(self._host.name, why, ran="maybe"))
 
     def _oversize(self, found: Oversize) -> None:
         """Only the request that it answers suffers, if that can be told."""

@@ -86,6 +86,9 @@ def call(id: object, params: dict) -> None:
         send({"jsonrpc": "2.0", "id": "x", "result": {}})
         send({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}})
         send({"jsonrpc": "2.0", "method": "notifications/odd"})
+    elif name == "garbled":
+        write(args["line"].replace("ID", str(id)).encode() + b"\n")
+        return
     elif name == "big":
         answer(id, {"content": [], "x": "y" * args["size"]})
         return

@@ -161,6 +161,33 @@ async def test_progress_is_the_callers_in_order_and_before_the_result(
     assert len(others) == 3
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"jsonrpc":"2.0","id":ID,"result":{"a":NaN}}', "the JSON is malformed"),
+        ('{"result":{"a":NaN},"id":ID,"jsonrpc":"2.0"}', "the JSON is malformed"),
+        ('{"jsonrpc":"2.0","id":ID,"result":null}', "either a result or an error"),
+        ('{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":""}}', "either"),
+        ('{"jsonrpc":"2.0","id":ID}', "either a result or an error"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_not_waited_for(make, scripted, line, why) -> None:
+    """A NaN from Python's json.dumps costs its call, and at once, not at the timeout."""
+    server = make(command=scripted("modern"))
+    await server.settled()
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable) as caught:
+            await call(server, "garbled", line=line)
+    assert why in caught.value.why
+    assert caught.value.ran == "maybe"
+    assert server.status.state is State.READY
+    # What asks something under the id of a call is no answer to it.
+    ask = (
+        '{"jsonrpc":"2.0","id":ID,"method":"x","params":[]}\n{"jsonrpc":"2.0","id":ID,"result":{}}'
+    )
+    assert await call(server, "garbled", line=ask) == {}
+
+
 @BOTH
 async def test_garbage_costs_itself_and_one_warning(make, scripted, speaks, caplog) -> None:
     server = make(command=scripted(speaks, "chatty"))
