@@ -28,7 +28,7 @@ def main() -> None:
             DemoTool(
                 "post",
                 sys.argv[1] if len(sys.argv) > 1 else HOSTILE,
-                {"text": {"type": "string"}},
+                {"text": {"type": "string"}, "pin": {"type": "string", "writeOnly": True}},
                 [],
                 post,
                 read_only=False,

@@ -250,11 +250,11 @@ def test_compared_with_the_call_approved_before(
     assert told.startswith("Compared with the call approved ")
     assert told.endswith("by bob: 2 changed, 1 new, 1 gone, 1 the same.")
     by_mark = {
-        mark: [each.text.split()[0] for each in browser.all(f".call > .args > .{mark} > dt")]
+        mark: [each.text.split()[0] for each in browser.all(f".read > .args > .{mark} > dt")]
         for mark in ("changed", "new", "gone", "same")
     }
     assert by_mark == {"changed": ["text", "tags"], "new": ["cc"], "gone": ["to"], "same": ["n"]}
-    marks = [each.text for each in browser.all(".call > .args > .changed mark")]
+    marks = [each.text for each in browser.all(".read > .args > .changed mark")]
     assert marks == ["900", "100"]
 
 

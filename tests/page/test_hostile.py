@@ -109,14 +109,14 @@ def test_numbers_and_keys_are_those_that_are_sent(
     enter("alice")
     browser.one(".call .args")
     order = browser.js(
-        "return [...document.querySelectorAll('.call > .args > div > dt')].map(x => x.innerText)"
+        "return [...document.querySelectorAll('.read > .args > div > dt')].map(x => x.innerText)"
     )
     assert order == list(exact)
     drawn = [shown(browser, key) for key in exact]
     assert drawn[:3] == ["12345678901234567890", "9007199254740993", "1.0"]
     assert float(drawn[3]) == 1e300
     assert drawn[4:] == ["ten", "nine", "true", "null", "true", "empty text", "[ ]", "{ }"]
-    values = "[...document.querySelectorAll('.call > .args > div > dd > *')]"
+    values = "[...document.querySelectorAll('.read > .args > div > dd > *')]"
     assert browser.js(f"return {values}.map(x => x.className)")[6:9] == ["word", "word", "string"]
 
 

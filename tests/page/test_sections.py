@@ -189,3 +189,62 @@ def test_a_link_to_a_call(own: World, browser: Browser) -> None:
     browser.look(PHONE)
     browser.js("location.hash = '#/history/%2e%2e%2fservers'")
     browser.one(".detail .empty", "There is no such call")
+
+
+def test_what_is_hidden_and_what_is_folded(folder: Path, browser: Browser) -> None:
+    args = {"text": "log in", "pin": "1234-5678", "login": {"password": "hunter2", "user": "anna"}}
+    trusted = {"desk": {"command": [*SERVER, "Posts."], "trusted": True}}
+    parking = {"hold": "50s", "redact": ["password"]}
+    with world_of(config(folder, servers=trusted, parking=parking)) as world:
+        world.agent.calls("desk__post", args)
+        enter(browser, world, "alice", "waiting")
+        browser.one(".call", "log in")
+        html = "return document.documentElement.innerHTML"
+        assert "hunter2" not in browser.js(html)
+        assert "[hidden]" in browser.text(".call .args")
+        assert "Hidden by parking.redact: /login/password" in browser.text(".call")
+        assert "1234-5678" not in browser.js(html)
+        browser.click(".call .fold", "write-only")
+        browser.one(".call .args", "1234-5678")
+        assert browser.text(".folded") == ""
+    folder.joinpath("again").mkdir()
+    with world_of(config(folder / "again")) as world:
+        # A server that is not trusted folds nothing away.
+        world.agent.calls("desk__post", args)
+        enter(browser, world, "alice", "waiting")
+        assert "1234-5678" in browser.one(".call .args", "hunter2").text
+
+
+def test_a_tool_that_changed_since(own: World, browser: Browser) -> None:
+    own.agent.calls("desk__post", {"text": "as ever"})
+    (first,) = own.until_waiting(1)
+    own.answer(first["id"], "approve", "bob")
+    own.until_waiting(0)
+    own.agent.calls("desk__post", {"text": "once more"})
+    own.until_waiting(1)
+    enter(browser, own, "alice", "waiting")
+    browser.one(".call", "once more")
+    assert "The tool has changed" not in browser.text(".call")
+    servers = {**own.sidecar.config["servers"], "desk": {"command": [*SERVER, "Wipes a disk."]}}
+    reconfigure(own.sidecar, servers=servers)
+    # What was asked for is not there any more; the agent's call asks anew.
+    browser.one(".outcome.cancelled")
+    browser.until(lambda: len(browser.all(".calls li")) == 1)
+    browser.press("j")
+    browser.one(".call h3", "The tool has changed")
+    assert "Wipes a disk." in browser.text(".call .args .changed")
+    assert "Posts a text." in browser.text(".call .args .changed .was")
+    browser.click("summary", "More")
+    browser.one(".facts dd a", "cancelled")
+
+
+def test_a_page_that_is_left_keeps_no_connection(own: World, browser: Browser) -> None:
+    """A browser opens six connections to a host: pages in its memory must not hold them all."""
+    for _ in range(8):
+        enter(browser, own, "alice", "waiting")
+        browser.driver.get("about:blank")
+    for _ in range(3):
+        browser.driver.back()
+    browser.driver.get("about:blank")
+    enter(browser, own, "alice", "policy")
+    browser.one(".digest")

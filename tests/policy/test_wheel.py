@@ -52,6 +52,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
+def test_it_carries_the_page(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    static = {path.name for path in (ROOT / "sidecar/admin/static").iterdir()}
+    assert "index.html" in static
+    assert {f"sidecar/admin/static/{name}" for name in static} <= names
+
+
+@pytest.mark.timeout(300)
 def test_it_carries_the_policies_and_their_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in SHIPPED:

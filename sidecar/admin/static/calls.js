@@ -171,8 +171,13 @@ function section({ name, title, counts, query, none }) {
     const about = plain(call);
     const element = h("div", { class: "call", "data-state": about.state, "data-key": about.id });
     const back = h("a", { class: "back", href: `#/${name}` }, "‹ all calls");
-    element.append(back, ...heading(about), ...redefined(about), ...compared(call), ...reasons(about), facts(about));
-    if (about.state === "waiting") element.append(page.may("approver") ? form(about) : h("p", { class: "foot muted" }, `You are signed in as a ${page.me.role}: you can look, and an approver answers.`));
+    element.append(
+      h("div", { class: "read" }, back, heading(about), redefined(about), compared(call), reasons(about), facts(about)),
+    );
+    if (about.state === "waiting") {
+      const role = h("p", { class: "foot muted" }, `You are signed in as a ${page.me.role}: you can look, and an approver answers.`);
+      element.append(page.may("approver") ? form(about) : role);
+    }
     return element;
   }
 
