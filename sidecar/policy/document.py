@@ -425,8 +425,8 @@ def _document(file: str, text: str, root: Node, faults: Faults) -> Document | No
     got = ROOT.read(root, at)
     if isinstance(got, Bad):
         return None
-    _once(got, Root.VARIABLES, [each.name for each in got[Root.VARIABLES]], "variable")
-    _once(got, Root.RULES, [each.id for each in got[Root.RULES]], "rule")
+    _once(got, Root.VARIABLES, Variable.NAME.key, "variable")
+    _once(got, Root.RULES, Rule.ID.key, "rule")
     name = got[Root.NAME] or file.rpartition("/")[2].partition(".")[0]
     return Document(
         file,
@@ -444,14 +444,13 @@ def _kind(root: Mapping) -> str:
     return entry[1].text if entry is not None and isinstance(entry[1], Scalar) else ""
 
 
-def _once(got: Got, field: Field[tuple[object, ...]], names: list[str], what: str) -> None:
-    """Each name stands for one thing."""
+def _once(got: Got, field: Field[tuple[T, ...]], key: str, what: str) -> None:
+    """Each name stands for one thing, beside other faults as well."""
     place = got.place(field)
-    items = place.items if isinstance(place, Sequence) else []
-    if len(items) != len(names):
-        return  # some of them had faults, which have been told
     seen: set[str] = set()
-    for i, (name, item) in enumerate(zip(names, items, strict=True)):
+    for i, item in enumerate(place.items if isinstance(place, Sequence) else ()):
+        entry = item.entries.get(key) if isinstance(item, Mapping) else None
+        name = entry[1].text if entry is not None and isinstance(entry[1], Scalar) else ""
         if name and name in seen:
             message = f'there is a {what} "{shown(name)}" already; give each its own name'
             got.at.child(field.key).item(i).fault(item, message)

@@ -50,8 +50,8 @@ def _elsewhere(phase: Phase | None, own: tuple[str, ...]) -> dict[str, str]:
         for name in frozenset().union(*VARIABLES.values()) - VARIABLES[phase]:
             where = " and ".join(p for p in Phase if name in VARIABLES[p])
             told[name] = f"it is there at {where}, not at {phase}"
-    has = f"it has {', '.join(own)}" if own else "it has none"
-    told[OWN.rstrip(".")] = f"this policy has no variable of that name; {has}"
+    has = ", ".join(OWN + name for name in own) or "none"
+    told[OWN] = f"a variable reads those above it: {has}" if phase is None else f"there are {has}"
     return told
 
 

@@ -176,7 +176,34 @@ def test_a_variable_reads_those_above_it_only(told: Told) -> None:
         "  - {name: c, expr: variables.c}"
     )
     lines = told(policy(rule("r", "deny", "variables.b"), more=more))
-    assert [line.partition(" unknown")[0] for line in lines] == ["5:21: p:", "7:21: p:"]
+    assert lines == [
+        "5:21: p: unknown variable variables.b; a variable reads those above it: none",
+        "7:21: p: unknown variable variables.c; a variable reads those above it: variables.a, "
+        "variables.b",
+    ]
+    more = "variables:\n  - {name: q, expr: '1'}"
+    (line,) = told(policy(rule("r", "deny", "variables.z.y == 1"), more=more))
+    assert line == "11:7: p/r: unknown variable variables.z; there are variables.q"
+
+
+def test_functions_of_a_space_of_names(told: Told) -> None:
+    for when, name in (("lists.range(3) == []", "lists.range"), ("args.x.sort()", "sort")):
+        (line,) = [each for each in told(policy(rule("r", "deny", when))) if "absent" not in each]
+        assert f"p/r: unknown function {name}" in line
+
+
+def test_a_name_is_taken_once_beside_other_faults(told: Told) -> None:
+    text = policy(
+        rule("a", "deny", "tool.gated"),
+        rule("a", "deny", "tool.gated", on="calls"),
+        more="variables:\n  - {name: v, expr: '1'}\n  - {name: v, expr: }",
+    )
+    assert told(text) == [
+        '6:5: variables[1]: there is a variable "v" already; give each its own name',
+        "6:15: variables[1].expr: has no value; give it one or remove the key",
+        '13:5: p/a: rules[1]: there is a rule "a" already; give each its own name',
+        '14:9: p/a: rules[1].on: "calls" is not one of connect, list, call, result',
+    ]
 
 
 @given(st.text(alphabet=st.sampled_from("apiVersonkd:[]{}-\n '\"|>#&*! 0x.\t,"), max_size=200))

@@ -278,7 +278,8 @@ class _Linter(FieldChecks):
         whole = ".".join((*(space or ()), name))
         close = difflib.get_close_matches(whole, self.env.functions, n=1, cutoff=0.7)
         if not close or "." not in close[0]:
-            whole = name
+            if space is None or self.env.resolve(space, False).used:
+                whole = name
             close = difflib.get_close_matches(name, [*self.env.functions, *MACRO_NAMES], n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         self.error("unknown-function", node.span, f"unknown function {whole}{hint}")

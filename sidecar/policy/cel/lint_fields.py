@@ -66,7 +66,7 @@ class FieldChecks(ABC):
         names = (below.name, *(field.field for field in fields))
         resolved = self.env.resolve(names, below.absolute)
         if resolved.used == 0:
-            self._unknown_variable(below)
+            self._unknown_variable(below, names)
             return DYN
         rest = fields[resolved.used - 1 :]
         if resolved.kind == "type":
@@ -78,11 +78,14 @@ class FieldChecks(ABC):
         found = DYN if variables is None else variables[resolved.name]
         return self._fields(found, rest, below, guards, depends=variables is not None)
 
-    def _unknown_variable(self, node: Ident) -> None:
-        hint = self.elsewhere.get(node.name)
+    def _unknown_variable(self, node: Ident, names: tuple[str, ...]) -> None:
+        unknown, hint = node.name, self.elsewhere.get(node.name)
+        if hint is None and len(names) > 1 and f"{node.name}." in self.elsewhere:
+            # A space of names: it is there, and this one in it is not.
+            unknown, hint = ".".join(names[:2]), self.elsewhere[f"{node.name}."]
         if hint is None:
             hint = suggest(node.name, self.env.variables or {}).removeprefix("; ")
-        message = f"unknown variable {node.name}" + (f"; {hint}" if hint else "")
+        message = f"unknown variable {unknown}" + (f"; {hint}" if hint else "")
         self.error("unknown-variable", node.span, message)
 
     def _definition(self, name: str, node: Ident) -> Type:
