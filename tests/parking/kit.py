@@ -110,7 +110,14 @@ def epoch() -> float:
 class Rules:
     """A policy: what it decides of a call, and the rules that say so, until they are changed."""
 
-    def __init__(self, decision: str = "ask", *rules: str, revision: str = "r1") -> None:
+    def __init__(
+        self,
+        decision: str = "ask",
+        *rules: str,
+        revision: str = "r1",
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        self.labels = labels
         self.decision = decision
         self.rules = rules or ("p/gated",)
         self._revision = revision
@@ -121,7 +128,8 @@ class Rules:
 
     def decide(self, phase: Phase, given: JsonObject) -> Decision:
         if phase is not Phase.CALL:
-            return Decision("allow", "default", revision=self.revision)
+            labels = self.labels if phase is Phase.RESULT else ()
+            return Decision("allow", "default", revision=self.revision, labels=labels)
         rule = self.rules[0]
         return Decision(
             self.decision,  # type: ignore[arg-type]
@@ -224,6 +232,7 @@ class Node:
             self.config.parking,
             revision=lambda: self.holder.current.revision,
             bus=self.bus,
+            labels=lambda caller: self.house.ledger.of(caller),  # noqa: PLW0108  it comes later
             clock=epoch,
             **rest,
         )
@@ -235,6 +244,8 @@ class Node:
             servers=lambda name: self.gateway.config_of(name),  # noqa: PLW0108  it comes later
             parking=self.parking,
         )
+        # Labels last in the same time as everything else here.
+        self.house.ledger._clock = epoch
         self.gateway = Gateway(self.config, self.bus, gate=self.house.gate)
         self.parking.definition = self.gateway.definition
         self.server = Scripted("s", entries or offers(["write", "other"]), bus=self.bus)

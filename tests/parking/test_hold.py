@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from sidecar.config import Rate
-from sidecar.model import CLIENT_CANCELLED, RpcError, Unavailable
+from sidecar.events import ParkedChanged
+from sidecar.model import (
+    CLIENT_CANCELLED,
+    Admitted,
+    Call,
+    Caller,
+    Kind,
+    Principal,
+    RpcError,
+    Unavailable,
+)
 from sidecar.parking import WrongState
 from tests.parking.kit import PARKING, Node, Rules, meta, moment, plain, result, store, virtually
 
@@ -487,8 +498,6 @@ async def test_draining_answers_whoever_waits_at_once_and_keeps_what_is_parked()
 
 @virtually
 async def test_it_expires_while_it_is_held() -> None:
-    from dataclasses import replace
-
     async with Node(await store(), parking=replace(PARKING, expire=10.0)) as node:
         answer = await node.call()
         assert meta(answer, "expired") is not None
@@ -526,8 +535,6 @@ async def test_progress_while_it_is_held() -> None:
 
 @virtually
 async def test_one_principal_cannot_flood_a_person() -> None:
-    from dataclasses import replace
-
     async with Node(await store(), parking=replace(PARKING, max_waiting=3)) as node:
         calls = [node.call(args={"n": n}) for n in range(5)]
         await moment()
@@ -550,8 +557,6 @@ async def test_one_principal_cannot_flood_a_person() -> None:
 
 @virtually
 async def test_a_rate_of_asking() -> None:
-    from dataclasses import replace
-
     async with Node(await store(), parking=replace(PARKING, rate=Rate(2, 3600.0))) as node:
         calls = [node.call(args={"n": n}) for n in range(3)]
         await moment()
@@ -697,3 +702,185 @@ async def test_the_store_is_lost_while_it_waits() -> None:
         answer = await call
         assert meta(answer, "denied")["rule"] == "store/unavailable"
         assert node.ran == []
+
+
+# ---------------------------------------------------------------- labels, permissions, history
+
+
+@virtually
+async def test_a_shared_answer_brings_its_labels_to_every_session() -> None:
+    rules = Rules("ask", labels=("outside",))
+    async with Node(await store(), rules, scope="session") as node:
+        for session in ("s1", "s2", "s3"):
+            # One that begins later would have them anyhow.
+            node.house.ledger.begin("agent", session)
+        calls = [node.call(session="s1"), node.call(session="s2")]
+        await moment()
+        await node.approve()
+        answers = [plain(await call) for call in calls]
+        assert [a["_meta"]["sidecar/labels"] for a in answers] == [["outside"]] * 2
+        assert len(node.ran) == 1
+        for session in ("s1", "s2", "s3"):
+            who = Caller(Principal("agent"), session=session)
+            assert node.house.ledger.of(who) == (("outside",) if session != "s3" else ())
+
+
+@virtually
+async def test_labels_of_whoever_asks_are_shown() -> None:
+    async with Node(await store(), Rules("allow", labels=("outside",))) as node:
+        await node.call()
+        node.reload(Rules("ask", revision="r2"))
+        call = node.call()
+        await moment()
+        assert node.only("waiting").labels == ("outside",)
+        call.cancel()
+
+
+def permission(node: Node, n: int = 1) -> asyncio.Task[object]:
+    """A coding agent asks whether it may; each question is one of its own."""
+    asked = Call(f"id-{n}", Kind.PERMISSION, "session/request_permission", "claude",
+                 "claude__execute", "execute", {"command": "ls"})  # fmt: skip
+    sender = Caller(Principal("harness:claude/x"))
+    return asyncio.create_task(node.house.gate.admit(asked, sender))
+
+
+@virtually
+async def test_permissions_wait_as_long_as_it_takes_and_never_join() -> None:
+    async with Node(await store()) as node:
+        first, second = permission(node, 1), permission(node, 2)
+        await moment(3600)
+        assert not first.done() and not second.done()
+        assert [row.state for row in node.rows()] == ["waiting", "waiting"]
+        await node.approve("id-2")
+        admitted = await second
+        assert isinstance(admitted, Admitted) and admitted.settle is not None
+        await admitted.settle({})
+        assert not first.done()
+        assert [row.state for row in node.rows()] == ["waiting", "done"]
+        first.cancel()
+        await moment()
+        assert node.rows()[0].state == "lost"
+
+
+@virtually
+async def test_permissions_of_a_node_that_died_are_lost() -> None:
+    shared = await store()
+    dead = await Node(shared).start()
+    task = permission(dead)
+    await moment(100)
+    dead.store.cut = True
+    async with Node(shared) as node:
+        assert node.only().state == "waiting"
+        await moment(30)
+        assert node.only().state == "lost"
+    task.cancel()
+    await dead.close()
+
+
+@virtually
+async def test_what_has_ended_is_kept_up_to_a_number() -> None:
+    async with Node(await store()) as node:
+        node.parking._upkeep._kept = 3
+        for n in range(6):
+            call = node.call(args={"n": n})
+            await moment()
+            await node.deny()
+            await call
+        kept = node.call(args={"n": 99})
+        await moment(6)
+        assert [row.state for row in node.rows()] == ["denied"] * 3 + ["waiting"]
+        assert len(await node.store.list("calls/")) == 4
+        kept.cancel()
+
+
+@virtually
+async def test_long_arguments_go_when_the_call_has_ended() -> None:
+    async with Node(await store()) as node:
+        call = node.call(args={"text": "x" * 100_000})
+        await moment()
+        whole = await node.parking.book.get(node.only().id)
+        assert len(bytes(whole.args)) > 100_000
+        await node.approve()
+        await call
+        ended = await node.parking.book.get(node.only().id)
+        assert bytes(ended.args) == b"{}" and ended.args_dropped
+        assert node.ran[0]["arguments"] == {"text": "x" * 100_000}
+
+
+@virtually
+async def test_a_store_that_is_back_finds_what_fell_due_meanwhile() -> None:
+    async with Node(await store()) as node:
+        await node.call()
+        node.store.cut = True
+        await moment(86400 + 60)
+        assert node.only().state == "waiting"
+        node.store.cut = False
+        await moment(10)
+        assert node.only().state == "expired"
+
+
+@virtually
+async def test_hidden_arguments_are_written_nowhere() -> None:
+    shared = await store()
+    async with Node(shared, parking=replace(PARKING, redact=("password",))) as node:
+        call = node.call(args={"password": "hunter2", "user": "u"})
+        await moment()
+        records = [
+            record
+            for prefix in ("calls/", "tickets/", "definitions/")
+            for record in await shared.list(prefix)
+        ]
+        stored = b"".join([record.value for record in records])
+        assert b"hunter2" not in stored and b'"user":"u"' in stored
+        assert node.only().hidden == ("/password",)
+        await node.approve()
+        await call
+        assert node.ran[0]["arguments"] == {"password": "hunter2", "user": "u"}
+
+
+@virtually
+async def test_one_hidden_argument_is_not_another() -> None:
+    """What nobody sees is still part of what is approved."""
+    async with Node(await store(), parking=replace(PARKING, redact=("password",))) as node:
+        await node.call(args={"password": "hunter2"})
+        await node.approve()
+        other = node.call(args={"password": "hunter3"})
+        await moment()
+        assert not other.done() and node.ran == []
+        other.cancel()
+
+
+@virtually
+async def test_a_result_that_is_too_large_for_another_node() -> None:
+    shared = await store()
+    async with Node(shared) as one, Node(shared) as two:
+        large = result("x" * (2 << 20))
+        one.server.answers["tools/call"] = two.server.answers["tools/call"] = large
+        calls = [one.call(), two.call()]
+        await moment()
+        await one.approve()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        failed = [answer for answer in done if isinstance(answer, Unavailable)]
+        assert len(failed) == 1 and (failed[0].ran, failed[0].permanent) == ("maybe", True)
+        assert len(one.ran) + len(two.ran) == 1
+
+
+@virtually
+async def test_every_change_of_state_is_told_once_on_every_node() -> None:
+    shared = await store()
+    async with Node(shared) as one, Node(shared) as two:
+        heard: dict[str, list[tuple[str, str]]] = {"one": [], "two": []}
+        for name, node in (("one", one), ("two", two)):
+            node.bus.listen(
+                ParkedChanged,
+                lambda event, told=heard[name]: told.append((event.before, event.state)),
+            )
+        call = one.call()
+        await moment()
+        await two.approve()
+        await call
+        await moment()
+        expected = [("", "waiting"), ("waiting", "approved"), ("approved", "taken"),
+                    ("taken", "done")]  # fmt: skip
+        assert heard["one"] == expected
+        assert heard["two"] == expected
