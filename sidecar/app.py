@@ -42,11 +42,10 @@ from sidecar.parking.webhook import Hook
 from sidecar.policy.holder import PolicyHolder
 from sidecar.ports.connector import Connector
 from sidecar.ports.policy import PolicyErrors
-from sidecar.ports.secrets import SecretError, Secrets
+from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
 from sidecar.ports.upstream import Upstream
-from sidecar.store import open_store
-from sidecar.store.sealed import Seal, SealedStore
+from sidecar.store.configured import configured_store
 from sidecar.supervisor import SECOND_INTERRUPT
 from sidecar.upstream import McpServer
 from sidecar.upstream.registry import Denial, Registry, Rules
@@ -107,7 +106,7 @@ class App:
         self._serving = False
         try:
             self._auth = Authenticator(tokens_of(config, self._secrets))
-            self._store = _store(config, self._secrets)
+            self._store = configured_store(config, self._secrets)
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
         except (SecretError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
@@ -241,18 +240,11 @@ class App:
         """Bind the admin listener alone, unless somebody has it: a process without listeners
         would be one in which nobody can approve anything."""
         listen = self._config.admin.listen
-        if listen is None:
-            return
         try:
-            log.info("calls that wait are answered at %s", await self._start_admin(listen))
+            if listen is not None:
+                log.info("calls that wait are answered at %s", await self._start_admin(listen))
         except StartError as error:
             log.info("another process answers calls that wait, if any does: %s", error)
-            await self._close_admin()
-
-    async def _close_admin(self) -> None:
-        listener, self._admin = self._admin, None
-        if listener is not None:
-            await listener.close()
 
     async def _start_admin(self, listen: Listen) -> str:
         tokens = Tokens(self._admin_tokens())
@@ -435,20 +427,6 @@ def _inputs_file(config: Config) -> Path | None:
 def _recording(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"inputs of decisions cannot be recorded: {where}{error.strerror}"
-
-
-def _store(config: Config, secrets: Secrets) -> SealedStore:
-    """The configured store, its secrets sealed. Arguments of calls that wait for approval, and
-    results on their way to another node, are sealed too where others may read them.
-
-    Raises:
-        StoreError, SecretError, ValueError: the URL, the driver, or the key.
-    """
-    seal: Seal | None = None
-    if config.store_key is not None:
-        seal = Seal(values.store_keys(secrets.read(config.store_key)))
-    also = ("calls/", "results/") if values.shared(config.store) else ()
-    return SealedStore(open_store(config.store), seal, also=also)
 
 
 @contextlib.contextmanager
