@@ -197,8 +197,11 @@ class Roster:
                 self._unavailable.discard(slot.name)
                 continue
             missing.append({"server": slot.name, "state": str(status.state)})
-            # What is down has said so itself, with the reason.
-            if slot.name not in self._unavailable and status.state is not State.BACKOFF:
+            # What is down, or tried again after it was, has said so itself, with the reason.
+            down = status.state is State.BACKOFF or (
+                status.state is State.CONNECTING and status.error is not None
+            )
+            if slot.name not in self._unavailable and not down:
                 self._unavailable.add(slot.name)
                 words = _IN_WORDS[status.state]
                 why = f": {status.error}" if status.error else ""

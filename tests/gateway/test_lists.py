@@ -154,6 +154,18 @@ async def test_c24_a_list_waits_for_first_attempts_and_no_longer_than_list_wait(
     assert "hang__z" in await names(gateway)
 
 
+async def test_a_server_that_is_down_is_not_told_again_while_it_is_tried_again(
+    gateway: Gateway, bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    again = Scripted("again", state=State.CONNECTING, bus=bus)
+    gateway.attach(again, config("again"))
+    again.becomes(State.BACKOFF)
+    again.state, again.error = State.CONNECTING, "cannot connect: Connection refused"
+    listed = plain(await gateway.request("tools/list", {}, caller()))
+    assert listed["_meta"] == {"sidecar/unavailable": [{"server": "again", "state": "connecting"}]}
+    assert "missing from lists" not in caplog.text
+
+
 async def test_nobody_waits_for_a_server_they_do_not_see(gateway: Gateway, bus: Bus) -> None:
     gateway.attach(Scripted("hang", state=State.CONNECTING, bus=bus), config("hang"))
     gateway.attach(Scripted("live", offers(["x"])), config("live"))
