@@ -57,7 +57,7 @@ class CelEngine:
             return None
         from sidecar.policy.cel.celpy_reference import CelpyEngine
 
-        return CelpyEngine()
+        return CelpyEngine(complete=True)
 
 
 def compile_files(

@@ -35,6 +35,28 @@ class TestCelpy(Contract):
     broken = policy(rule("r", "deny", "args.x =="))
 
 
+@pytest.mark.parametrize(
+    ("when", "missing"),
+    [
+        ('args.x.glob("a*")', "glob"),
+        ("args.x == '' || cidr('10.0.0.0/8') == args.x", "cidr"),
+        ("[1].exists(x, has(args.a) && size(string(x)) > int('0')) && tool.gated", ""),
+    ],
+)
+def test_what_cel_python_lacks_does_not_load(tmp_path: Path, when: str, missing: str) -> None:
+    """Each evaluation would be an error, so that the rule denied everything there is."""
+    file = tmp_path / "p.yaml"
+    file.write_text(policy(rule("r", "deny", when)))
+    if not missing:
+        assert load([file], shipped=(), engine="celpy").revision
+        return
+    with pytest.raises(PolicyErrors) as caught:
+        load([file], shipped=(), engine="celpy")
+    (fault,) = [each for each in caught.value.faults if not each.warning]
+    assert (fault.rule, fault.message) == ("p/r", f"cel-python has no function {missing}")
+    assert fault.line == 9
+
+
 # ------------------------------------------------------------ somebody else's, by entry point
 
 OUTSIDE = '''

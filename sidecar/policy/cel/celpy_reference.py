@@ -17,11 +17,12 @@ What is done about it, because its input is hostile:
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sidecar.policy.cel.errors import CelError, CelSyntaxError, EvalError
 from sidecar.policy.cel.functions.regex import BadPattern, pattern
@@ -38,7 +39,7 @@ from sidecar.policy.cel.values import (
 )
 
 if TYPE_CHECKING:
-    from lark import Tree
+    from lark import Token, Tree
 
 # A value or an evaluator of cel-python, which types them loosely.
 Foreign: TypeAlias = Any
@@ -62,11 +63,17 @@ class CelpyEngine:
 
     name = "celpy"
 
+    def __init__(self, *, complete: bool = False) -> None:
+        """``complete`` refuses expressions with functions that cel-python lacks. They are errors
+        of an evaluation in CEL, and in a policy a rule that denies whatever it is asked."""
+        self._complete = complete
+
     def compile(self, text: str) -> CelpyExpression:
         """Parse one expression.
 
         Raises:
-            CelSyntaxError: cel-python cannot parse it, or it passes a limit.
+            CelSyntaxError: cel-python cannot parse it, lacks a function of it (see ``complete``),
+                or it passes a limit.
         """
         if len(text) > MAX_SOURCE:
             raise CelSyntaxError(f"the expression is longer than {MAX_SOURCE} characters", 1, 1)
@@ -86,6 +93,10 @@ class CelpyEngine:
             raise CelSyntaxError(message, error.line or 1, error.column or 1) from None
         if _deeper_than(tree, MAX_TREE_DEPTH):
             raise CelSyntaxError("the expression is nested too deeply", 1, 1)
+        unknown = next((n for n in _called(tree) if n not in _known()), None)
+        if self._complete and unknown is not None:
+            message = f"cel-python has no function {unknown}"
+            raise CelSyntaxError(message, unknown.line or 1, unknown.column or 1)
         return CelpyExpression(text, tree)
 
 
@@ -179,6 +190,27 @@ def _functions() -> dict[str, Callable[..., Foreign]]:
         "matches": matches,
         "contains": contains,
     }
+
+
+_MACROS: Final = frozenset(
+    ("all", "dyn", "exists", "exists_one", "filter", "has", "map", "min", "reduce")
+)
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    from celpy.evaluation import base_functions
+
+    return frozenset((*base_functions, *_functions())) | _MACROS
+
+
+def _called(tree: Tree[Any]) -> Iterator[Token]:
+    """The name of every function that an expression calls."""
+    for node in tree.iter_subtrees():
+        if node.data in ("member_dot_arg", "ident_arg", "dot_ident_arg"):
+            for each in node.children:
+                if getattr(each, "type", "") == "IDENT":
+                    yield cast("Token", each)
 
 
 def _guarded(call: Callable[[], Foreign]) -> Foreign:
