@@ -27,7 +27,9 @@ def denied(decision: Decision, call: Call, text: str = "", *, ran: bool = False)
     message = text or decision.message or decision.rule
     about: JsonObject = {"rule": decision.rule, "message": message}
     shown = message if message.startswith("denied") else f"denied: {message}"
-    told = f"{shown} (rule {decision.rule})"
+    # A rule without a message is named by what is said in its place.
+    named = shown.endswith(f" rule {decision.rule}")
+    told = shown if named else f"{shown} (rule {decision.rule})"
     if ran:
         # Whoever is told no tries again, and what has run once should not run twice for that.
         told += "; the call itself has run, its answer is withheld"

@@ -92,6 +92,13 @@ async def test_a_denial_says_which_rule_and_why(begin: Begin) -> None:
     assert "SECRET" not in str(world.decided)
 
 
+async def test_a_rule_without_a_message_is_named_once(begin: Begin) -> None:
+    world = await begin(rules("id: refuse, on: call, effect: deny, when: 'true'"))
+    world.serve("s", offers(["x"]))
+    answer = await world.call("s__x", caller())
+    assert answer["content"] == [{"type": "text", "text": "denied by rule p0/refuse"}]
+
+
 async def test_an_ask_is_denied_and_says_what_to_do(begin: Begin) -> None:
     world = await begin(shipped=("gating",))
     server = world.serve("s", offers([tool("w"), tool("r", annotations={"readOnlyHint": True})]))
