@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from aiohttp import web
@@ -103,12 +105,15 @@ class AgentListener:
         loop = asyncio.get_running_loop()
         self._connections = ConnectionServer(self._serve)
         if listen.path is not None:
-            self._path = str(listen.path)
+            path = str(listen.path)
+            # asyncio replaces a socket that is there, also one at which somebody listens.
+            await asyncio.to_thread(_not_in_use, path)
             before = os.umask(0o177)
             try:
-                self._socket = await loop.create_unix_server(self._connections, self._path)
+                self._socket = await loop.create_unix_server(self._connections, path)
             finally:
                 os.umask(before)
+            self._path = path
         else:
             self._socket = await loop.create_server(
                 self._connections, listen.host, listen.port, backlog=1024, reuse_address=True
@@ -350,3 +355,14 @@ def _is_json(content_type: str) -> bool:
         ):
             return False
     return True
+
+
+def _not_in_use(path: str) -> None:
+    """Raises OSError where somebody listens at the socket; one that was left behind passes."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.app.test_join import ENVELOPE, INITIALIZE, NOTES, stdio
 from tests.cases.awkward import Behaviour
 from tests.cases.awkward.stdio import Child
-from tests.kit.running import Sidecar, running, started
+from tests.kit.running import NotReady, Sidecar, running, started
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,26 @@ def sidecar() -> Iterator[Sidecar]:
 
 def test_the_ready_line_names_the_socket(sidecar: Sidecar) -> None:
     assert sidecar.mcp == f"unix:{sidecar.config['listen'].removeprefix('unix:')}"
+
+
+def test_a_socket_at_which_somebody_listens_is_left_alone(sidecar: Sidecar) -> None:
+    """A second sidecar took it away, and removed the first one's when it ended."""
+    second = Sidecar({"listen": sidecar.mcp})
+    with pytest.raises(
+        NotReady, match=r"listen: cannot listen on unix:.*in use; stop what uses it"
+    ):
+        second.start()
+    assert sidecar.cli("call", "notes__search").returncode == 0
+
+
+def test_a_socket_that_was_left_behind_is_replaced() -> None:
+    with started({"listen": f"unix:{tempfile.mkdtemp(prefix='sidecar-')}/mcp.sock"}) as killed:
+        killed.signal(signal.SIGKILL)
+        killed.wait()
+        assert Path(killed.mcp.removeprefix("unix:")).exists()
+        with started({"listen": killed.mcp}) as again:
+            assert again.cli("call", "x").stderr.count("names no server") == 1
+        Path(killed.mcp.removeprefix("unix:")).parent.rmdir()
 
 
 def test_verbs_find_a_sidecar_on_a_unix_socket(sidecar: Sidecar) -> None:
