@@ -18,7 +18,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
 )
 
@@ -175,11 +174,12 @@ class Sidecars(RuleBasedStateMachine):
 
         self.run(begin())
 
-    @precondition(lambda self: any(not task.done() for _, task in self.calls))
     @rule(which=st.integers(0, 50), words=st.booleans())
     def disconnect(self, which: int, words: bool) -> None:
         live = [task for _, task in self.calls if not task.done()]
-        live[which % len(live)].cancel(*((CLIENT_CANCELLED,) if words else ()))
+        # No precondition: ids are random, and what is drawn must not depend on what came of them.
+        if live:
+            live[which % len(live)].cancel(*((CLIENT_CANCELLED,) if words else ()))
         self.run(moment(0.0))
 
     @rule(which=st.integers(0, 50), node=st.integers(0, 1), yes=st.booleans(), now=st.booleans())
