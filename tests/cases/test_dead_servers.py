@@ -51,12 +51,12 @@ async def test_ten_servers_five_of_them_no_good(
         }
         async with behind(servers) as sidecar:
             print(f"listening after {sidecar.took:.2f} s (budget {LISTENING})")
-            assert sidecar.took < 3 * LISTENING
+            assert sidecar.took < 6 * LISTENING
             client = client_of(http, sidecar.mcp)
             began = time.monotonic()
             await client.open()
             opened = time.monotonic() - began
-            assert opened < 1
+            assert opened < 3
             answer = await client.exchange("tools/list")
             listed = time.monotonic() - began
             print(f"opened in {opened:.3f} s, listed after {listed:.2f} s (budget {FIRST_LIST})")
@@ -72,7 +72,7 @@ async def test_ten_servers_five_of_them_no_good(
                 *(client.text(f"live{n}__echo", message=str(n)) for n in range(5))
             )
             assert texts == [str(n) for n in range(5)]
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 3
 
 
 BAD_SERVERS = {
@@ -108,7 +108,7 @@ async def test_bad_servers_beside_a_good_one(
             client = client_of(http, sidecar.mcp)
             began = time.monotonic()
             await client.open()
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 3
             answer = await client.exchange("tools/list")
             assert time.monotonic() - began < 3 * FIRST_LIST
             missing = {item["server"] for item in answer.result["_meta"]["sidecar/unavailable"]}

@@ -62,7 +62,7 @@ def test_approve(enter: Enter, world: World, browser: Browser) -> None:
     browser.one(".call", "hello, world")
     assert browser.one(".call h2").text == "desk__post"
     assert "agent asked" in browser.text(".asks")
-    assert re.search("expires in (23 h 59|24 h 0) min$", browser.text(".asks"))
+    assert re.search("expires in (23 h 59|24 h 0) min( ·|$)", browser.text(".asks"))
     assert "gating/gated" in browser.text(".call")
     chips = [chip.text for chip in browser.all(".call .chips .chip")]
     assert chips == ["server desk, not trusted", "changes something"]

@@ -222,13 +222,13 @@ def test_memory_is_bounded_by_the_limit(end: bytes) -> None:
 def test_time_is_linear_in_chunks(piece: bytes, limit: int) -> None:
     def seconds(chunks: int) -> float:
         parser = SseParser(limit)
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(chunks):
             parser.feed(piece)
         parser.feed(b"\n\n")
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(1_000)
     small = min(seconds(5_000) for _ in range(3))
     # Eight times as much may take up to four times eight: quadratic would be sixty-four.
-    assert min(seconds(40_000) for _ in range(2)) < 32 * small + 0.02
+    assert min(seconds(40_000) for _ in range(2)) < 32 * small + 0.05
