@@ -272,6 +272,7 @@ EXCLUDED_OF_QUERIES = ("negative_data_rejection",)
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
+@pytest.mark.timeout(300)
 def test_it_answers_as_the_document_says(sidecar: Sidecar, document: dict[str, Any]) -> None:
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=sidecar.admin)
