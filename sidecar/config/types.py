@@ -93,6 +93,49 @@ class ServerConfig:
     checked: bool = True
 
 
+Profile = Literal["claude", "codex", "gemini", "opencode", "qwen", "generic"]
+"""The coding agents that are known; ``generic`` is any other that speaks ACP."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessConfig:
+    """One coding agent, offered as one tool.
+
+    ``command`` empty means the profile's own; ``env`` is what its process gets beside the few
+    variables that every child gets. ``trusted``: its answers carry no label ``outside``.
+    ``gated``: a person approves each call of the tool itself. ``mcp`` are globs over the servers
+    that the agent may use through us. ``busy`` is what another task gets while the work has one;
+    ``hold`` how many seconds a call is held open while the agent works. ``egress`` says whether
+    the agent is told to use the forward proxy. ``command`` is left out of ``repr``: people put
+    keys into arguments.
+    """
+
+    name: str
+    profile: Profile
+    command: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, SecretRef] = field(default_factory=dict)
+    trusted: bool = False
+    gated: bool = False
+    mcp: tuple[str, ...] = ()
+    busy: Literal["refuse", "queue"] = "refuse"
+    hold: float = 600.0
+    egress: Literal["direct", "proxy"] = "direct"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutConfig:
+    """A git repository that coding agents may work in.
+
+    ``base`` is where works begin and land: a branch or ref, ``None`` for ``origin/HEAD``, else
+    the branch that is checked out. ``fetch``: a sweep fetches it first.
+    """
+
+    name: str
+    path: Path
+    base: str | None = None
+    fetch: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """A principal with a token of its own; absent lists mean none."""
@@ -270,7 +313,9 @@ class Config:
     token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory``,
     ``sqlite:PATH`` with an absolute path, or the URL of another store, which may hold a
     password and is left out of ``repr``. ``reconcile`` is in seconds, ``None`` for off.
-    ``proxy_listen`` ``None`` means no forward proxy.
+    ``proxy_listen`` ``None`` means no forward proxy. ``worktrees`` is the folder of the works,
+    ``None`` only where there is no harness; ``sweep`` is in seconds, ``None`` for off.
+    ``children_user`` is the uid of child processes, ``None`` for our own.
     ``notices`` are lines for the operator about what was taken from ``--mcp-config`` files
     otherwise than it stands there.
     """
@@ -282,6 +327,11 @@ class Config:
     admin: AdminConfig = AdminConfig(None)
     separator: str = "__"
     servers: Mapping[str, ServerConfig] = field(default_factory=dict)
+    harnesses: Mapping[str, HarnessConfig] = field(default_factory=dict)
+    checkouts: Mapping[str, CheckoutConfig] = field(default_factory=dict)
+    worktrees: Path | None = None
+    sweep: float | None = 86400.0
+    children_user: int | None = None
     agents: Mapping[str, AgentConfig] = field(default_factory=dict)
     token: SecretRef | None = None
     store: str = field(default="memory", repr=False)
