@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("parking",),
     ("upstream", "harness"),
     ("gateway",),
-    ("downstream", "admin", "demo"),
+    ("downstream", "admin", "demo", "telemetry"),
     ("app",),
     ("cli",),
     ("__main__",),
