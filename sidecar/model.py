@@ -111,12 +111,16 @@ class Unroutable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls, and which servers they see: globs over server names, ``("*",)`` for all."""
+    """Who calls, and which servers they see: globs over server names, ``("*",)`` for all.
+
+    ``on_behalf_of`` is the principal for whom a coding agent calls; empty for everybody else.
+    """
 
     name: str
     servers: tuple[str, ...] = ("*",)
     harnesses: tuple[str, ...] = ()
     checkouts: tuple[str, ...] = ()
+    on_behalf_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ class ServerStatus:
 
     name: str
     source: Literal["configured", "runtime"]
-    transport: Literal["stdio", "http", "sse"]
+    transport: Literal["stdio", "http", "sse", "acp"]
     state: State
     era: Era | None = None
     tools: int = 0
@@ -288,7 +292,9 @@ class Call:
     ``id`` is a uuid4, shared by spans, logs, parking and the answer's ``_meta["sidecar/call"]``.
     ``target`` is the catalog name (a resource's URI) that policy, logs and spans show.
     ``params`` is what will be sent, with the server's own name in it. ``tool`` is ``None`` for
-    kinds that have no catalog entry.
+    kinds that have no catalog entry. ``parent`` is the id of the call in which this one came up:
+    a coding agent's, for its requests. ``about`` holds the variables ``permission`` and ``work``
+    of policies, where the call has them.
     """
 
     id: str
@@ -299,6 +305,8 @@ class Call:
     upstream_name: str
     params: JsonObject
     tool: Tool | None = None
+    parent: str = ""
+    about: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

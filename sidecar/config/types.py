@@ -61,7 +61,8 @@ class AnnotationOverride:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """One MCP server: ``command`` (stdio) or ``url`` (HTTP), never both.
+    """One MCP server: ``command`` (stdio) or ``url`` (HTTP), never both. With the transport
+    ``acp`` it is how the catalog and policies see a harness, which has a configuration of its own.
 
     ``only`` and ``except_`` are globs over the server's own tool names; ``None`` means not set.
     ``gated`` is ``None`` (not set), a boolean, or globs. ``annotations`` maps a glob to an
@@ -73,7 +74,7 @@ class ServerConfig:
     """
 
     name: str
-    transport: Literal["stdio", "http", "sse"]
+    transport: Literal["stdio", "http", "sse", "acp"]
     command: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, SecretRef] = field(default_factory=dict)
     cwd: Path | None = None
