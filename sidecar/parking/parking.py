@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from sidecar.config import ParkingConfig
-from sidecar.events import Bus, ParkedChanged, ToolsChanged
+from sidecar.events import Bus, ParkedAnswered, ParkedChanged, ToolsChanged
 from sidecar.gate.answers import denied as refused
 from sidecar.model import (
     CLIENT_CANCELLED,
@@ -158,7 +158,7 @@ class Parking:
     def _saw(self, parked: Parked, before: Parked | None) -> None:
         self._steps.lives.saw(parked)
         if before is None or before.state is not parked.state:
-            self._bus.publish(_event(parked, before))
+            self._bus.publish(_event(parked, before, self.node))
 
     async def answer(self, id: str, *, approve: bool, by: str, way: str, why: str = "") -> Parked:
         """A person's answer; ``way`` is how it came (``socket``, ``token`` …).
@@ -172,6 +172,7 @@ class Parking:
         event = Answered(approve, by, way, why[:MOST_WHY], self._revision(), until)
         parked = await self.book.change(id, event)
         log.info("parked call %s of %s: %s by %s (%s)", id, parked.tool, parked.state, by, way)
+        self._bus.publish(_answer(parked, approve))
         return parked
 
     # ----------------------------------------------------------------------------- holding
@@ -367,7 +368,7 @@ class Parking:
             log.error("the end of parked call %s cannot be stored: %s", id, error)
 
 
-def _event(parked: Parked, before: Parked | None) -> ParkedChanged:
+def _event(parked: Parked, before: Parked | None, node: str) -> ParkedChanged:
     return ParkedChanged(
         call=parked.id,
         state=parked.state.value,
@@ -381,4 +382,24 @@ def _event(parked: Parked, before: Parked | None) -> ParkedChanged:
         way=parked.way,
         why=parked.why,
         ended=parked.ended,
+        ran_as=parked.ran_as,
+        here=parked.taken_by == node,
+    )
+
+
+def _answer(parked: Parked, approve: bool) -> ParkedAnswered:
+    return ParkedAnswered(
+        call=parked.id,
+        approve=approve,
+        by=parked.answered_by,
+        way=parked.way,
+        why=parked.why,
+        target=parked.tool,
+        server=parked.server,
+        principal=parked.principal,
+        session=parked.session,
+        rules=parked.rules,
+        definition=parked.definition,
+        arguments=parked.arguments,
+        revision=parked.revision,
     )
