@@ -151,7 +151,8 @@ class Decided(Event):
 class ParkedChanged(Event):
     """A parked call is in another state than ``before`` (empty: it is new), here or on another
     node. ``by``, ``way`` and ``why`` are the person's who answered; ``ended`` says why it ended
-    where the state does not."""
+    where the state does not. ``ran_as`` is the call that ran on its approval, and ``here`` that
+    this node runs it."""
 
     call: str
     state: str
@@ -165,6 +166,28 @@ class ParkedChanged(Event):
     way: str = ""
     why: str = ""
     ended: str = ""
+    ran_as: str = ""
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedAnswered(Event):
+    """A person answered a parked call, on this node. ``arguments`` is the digest of all that is
+    sent but ``_meta``, ``revision`` that of the policy in force at the answer."""
+
+    call: str
+    approve: bool
+    by: str
+    way: str
+    why: str
+    target: str
+    server: str
+    principal: str
+    session: str
+    rules: tuple[str, ...]
+    definition: str = ""
+    arguments: str = ""
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
