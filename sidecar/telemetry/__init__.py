@@ -1,1 +1,1 @@
-"""What happened, for whoever looks from outside: spans, metrics, logs, and the audit trail."""
+"""What is told of what happens: spans, metrics, logs and the audit trail."""

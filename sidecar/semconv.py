@@ -1,0 +1,118 @@
+"""Names of spans, metrics and their attributes: all that telemetry is called, in one place.
+
+``mcp.*``, ``gen_ai.*``, ``error.type`` … are the semantic conventions for MCP and for generative
+AI (open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md, status Development).
+``sidecar.*`` are our own. docs/telemetry.md documents each of them; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class Names:
+    """Spans of ours whose name the conventions do not give."""
+
+    DECIDE: Final = "sidecar.decide"
+    APPROVAL: Final = "sidecar.approval"
+    ANSWER: Final = "sidecar.answer"
+    TOOLS_CHANGED: Final = "sidecar.tools_changed"
+    LEG: Final = "sidecar.leg"
+    SWEEP: Final = "sidecar.sweep"
+    SESSION_UPDATE: Final = "sidecar.session_update"
+    EGRESS: Final = "sidecar.egress"
+    PERMISSION: Final = "sidecar.permission"
+    COMMIT: Final = "sidecar.commit"
+
+
+class Mcp:
+    """Attributes of the conventions for MCP, and of those they refer to."""
+
+    METHOD: Final = "mcp.method.name"
+    PROTOCOL: Final = "mcp.protocol.version"
+    SESSION: Final = "mcp.session.id"
+    RESOURCE_URI: Final = "mcp.resource.uri"
+    REQUEST_ID: Final = "jsonrpc.request.id"
+    STATUS_CODE: Final = "rpc.response.status_code"
+    ERROR_TYPE: Final = "error.type"
+    TRANSPORT: Final = "network.transport"
+    PROTOCOL_NAME: Final = "network.protocol.name"
+    SERVER_ADDRESS: Final = "server.address"
+    SERVER_PORT: Final = "server.port"
+
+
+class GenAi:
+    """Attributes of the conventions for generative AI."""
+
+    OPERATION: Final = "gen_ai.operation.name"
+    TOOL: Final = "gen_ai.tool.name"
+    PROMPT: Final = "gen_ai.prompt.name"
+    ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+    RESULT: Final = "gen_ai.tool.call.result"
+    AGENT: Final = "gen_ai.agent.name"
+    AGENT_ID: Final = "gen_ai.agent.id"
+    CONVERSATION: Final = "gen_ai.conversation.id"
+    EXECUTE_TOOL: Final = "execute_tool"
+    """A value of ``gen_ai.operation.name``."""
+    INVOKE_AGENT: Final = "invoke_agent"
+    """A value of ``gen_ai.operation.name``."""
+
+
+class Key:
+    """Attributes of our own."""
+
+    NAME: Final = "sidecar.name"
+    SERVER: Final = "sidecar.server"
+    CALL: Final = "sidecar.call"
+    KIND: Final = "sidecar.kind"
+    TARGET: Final = "sidecar.target"
+    PRINCIPAL: Final = "sidecar.principal"
+    CLIENT: Final = "sidecar.client"
+    ERA: Final = "sidecar.era"
+    OUTCOME: Final = "sidecar.outcome"
+    ATTEMPT: Final = "sidecar.attempt"
+    ATTEMPTS: Final = "sidecar.attempts"
+    HIDDEN: Final = "sidecar.hidden"
+
+    DECISION: Final = "sidecar.decision"
+    PHASE: Final = "sidecar.phase"
+    RULE: Final = "sidecar.rule"
+    RULES: Final = "sidecar.rules"
+    REVISION: Final = "sidecar.policy.revision"
+    WOULD: Final = "sidecar.would"
+    WOULD_RULE: Final = "sidecar.would_rule"
+    POLICY_ERROR: Final = "sidecar.policy.error"
+    LABELS: Final = "sidecar.labels"
+
+    APPROVAL: Final = "sidecar.approval"
+    APPROVAL_STATE: Final = "sidecar.approval.state"
+    APPROVAL_OUTCOME: Final = "sidecar.approval.outcome"
+    APPROVAL_BY: Final = "sidecar.approval.by"
+    APPROVAL_WAY: Final = "sidecar.approval.way"
+    APPROVAL_WAITED: Final = "sidecar.approval.waited"
+
+    COUNT: Final = "sidecar.tools.count"
+    ADDED: Final = "sidecar.tools.added"
+    REMOVED: Final = "sidecar.tools.removed"
+    CHANGED: Final = "sidecar.tools.changed"
+
+    STATE: Final = "sidecar.leg.state"
+    LEG_ERROR: Final = "sidecar.leg.error"
+    RETRY_IN: Final = "sidecar.leg.retry_in"
+
+    EGRESS_REASON: Final = "sidecar.egress.reason"
+    EGRESS_CLASS: Final = "sidecar.egress.class"
+
+    AGENT_ID: Final = "sidecar.agent.id"
+    HARNESS: Final = "sidecar.harness"
+    CHECKOUT: Final = "sidecar.checkout"
+    WORK: Final = "sidecar.work"
+    UPDATE: Final = "sidecar.update"
+    SPAN: Final = "sidecar.span"
+    COMMIT: Final = "sidecar.commit"
+
+    SWEPT: Final = "sidecar.sweep.removed"
+    SWEPT_PATHS: Final = "sidecar.sweep.removed_paths"
+    KEPT: Final = "sidecar.sweep.kept"
+    KEPT_PATHS: Final = "sidecar.sweep.kept_paths"
+    KEPT_REASONS: Final = "sidecar.sweep.kept_reasons"

@@ -1,0 +1,39 @@
+"""Who tells: the OpenTelemetry resource that spans, metrics and logs share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
+
+import sidecar
+from sidecar.telemetry.environ import text
+
+Attributes: TypeAlias = "dict[str, str | bool | int | float | Sequence[str]]"
+
+SCOPE = "sidecar"
+"""The name of our instrumentation scope."""
+
+
+def attributes(name: str, environ: Mapping[str, str]) -> Attributes:
+    """The attributes of the resource: the SDK's own and its detectors' (which
+    ``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_SERVICE_NAME`` and
+    ``OTEL_EXPERIMENTAL_RESOURCE_DETECTORS`` rule), and who this sidecar is.
+
+    ``name`` is the sidecar's, which is the service's where the environment says no other.
+    The detectors read the process's own environment, whatever ``environ`` holds.
+    """
+    # Imported where telemetry is on: it costs a megabyte.
+    from opentelemetry.sdk.resources import Resource
+
+    found = cast("Attributes", dict(Resource.create().attributes))
+    said = dict(
+        entry.strip().partition("=")[::2]
+        for entry in text("OTEL_RESOURCE_ATTRIBUTES", environ).split(",")
+    )
+    if not text("OTEL_SERVICE_NAME", environ) and "service.name" not in said:
+        found["service.name"] = name
+    found.setdefault("service.version", sidecar.__version__)
+    # Tells two sidecars of one name apart, and one from the one that took its place.
+    found.setdefault("service.instance.id", str(uuid.uuid4()))
+    return found
