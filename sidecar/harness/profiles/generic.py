@@ -1,0 +1,32 @@
+"""Any agent that speaks ACP and that we know nothing about."""
+
+from __future__ import annotations
+
+from sidecar.harness.profiles.profile import Asking, Extract, Guarded, Profile
+
+_UNKNOWN = "what this agent does with it is not known"
+
+GENERIC = Profile(
+    name="generic",
+    title="An ACP agent",
+    package=None,
+    command=(),
+    asking=Asking(modes=frozenset({"default", "ask", "plan"}), reported=False, open_ended=True),
+    extract=Extract(title_is_command=True),
+    guarded=tuple(
+        Guarded(pattern, _UNKNOWN)
+        for pattern in (
+            ".claude/settings.json",
+            ".claude/settings.local.json",
+            ".mcp.json",
+            ".codex/**",
+            ".opencode/**",
+            "opencode.json",
+            "opencode.jsonc",
+            ".gemini/settings.json",
+            ".gemini/policies/**",
+            ".qwen/settings.json",
+        )
+    ),
+    notes=("Whether it asks is not known: `sidecar harness check` tries it.",),
+)
