@@ -141,7 +141,12 @@ class Catalog:
 
     def shelves(self, view: View = EVERYTHING) -> list[Shelf]:
         """The visible servers' parts, in order."""
-        return [shelf for name, shelf in self._shelves.items() if view.sees(name)]
+        return [shelf for name, shelf in self._shelves.items() if self.sees(view, name)]
+
+    def sees(self, view: View, server: str) -> bool:
+        """Whether there is such a server, or harness, in the view."""
+        shelf = self._shelves.get(server)
+        return shelf is not None and view.sees(server, harness=shelf.harness)
 
     def tools(self, view: View = EVERYTHING) -> list[Tool]:
         """Every tool of the view, in order."""
@@ -160,14 +165,17 @@ class Catalog:
         *,
         listed: Callable[[str], bool] | None = None,
         offers: Callable[[Entry], bool] | None = None,
+        shown: Callable[[Entry, bytes], bytes | None] | None = None,
     ) -> Page:
         """One page of a list.
 
         ``listed`` says of a server whether it is up, ``offers`` of an entry whether this
-        caller is shown it. Raises BadCursor.
+        caller is shown it, ``shown`` what a harness's definition is to this caller, if anything.
+        Raises BadCursor.
         """
         shelves = [s for s in self.shelves(view) if listed is None or listed(s.config.name)]
-        return self._pages.page(kind, shelves, cursor, own=view.server is not None, offers=offers)
+        own = view.server is not None
+        return self._pages.page(kind, shelves, cursor, own=own, offers=offers, shown=shown)
 
     # ---------------------------------------------------------------------------- routing
 
@@ -186,7 +194,7 @@ class Catalog:
             entry = self._by_separator(name, view, separator)
         else:
             entry = self._names.get(name)
-            if entry is not None and not view.sees(entry.server):
+            if entry is not None and not self.sees(view, entry.server):
                 entry = None
         if entry is None:
             raise self._lost("tools", name, view, separator or self.separator)
@@ -240,14 +248,17 @@ class Catalog:
 
     def _own(self, kind: Kind, name: str, view: View) -> Entry | None:
         shelf = self._shelves.get(view.server or "")
-        if shelf is None or not view.sees(shelf.config.name):
+        if shelf is None or not self.sees(view, shelf.config.name):
             raise self._no_server(view.server or "", view)
         return shelf.by_key[kind].get(name)
 
     def _by_separator(self, name: str, view: View, separator: str) -> Entry | None:
+        named = self._shelves.get(name)
+        if named is not None and named.harness and self.sees(view, name):
+            return named.by_key["tools"].get(name)
         for server, rest in _splits(name, separator):
             shelf = self._shelves.get(server)
-            if shelf is not None and view.sees(server):
+            if shelf is not None and not shelf.harness and self.sees(view, server):
                 entry = shelf.by_key["tools"].get(rest)
                 if entry is not None:
                     return entry
@@ -264,6 +275,8 @@ class Catalog:
     def separated(self, entry: Entry, view: View, separator: str) -> str:
         """The name of a tool under a caller's own separator: one that leads back to it, and
         fits a model API unless the separator itself does not."""
+        if self._shelves[entry.server].harness:
+            return entry.name
         plain = f"{entry.server}{separator}{entry.key}"
         fitting = fits(plain) or not fits(separator)
         if fitting and self._by_separator(plain, view, separator) is entry:
@@ -285,7 +298,7 @@ class Catalog:
             )
 
         def label(entry: Entry) -> str:
-            if separator == self.separator or kind != "tools":
+            if separator == self.separator or kind != "tools" or entry.name == entry.server:
                 return entry.name
             return f"{entry.server}{separator}{entry.key}"
 
@@ -308,7 +321,7 @@ class Catalog:
             )
         for server, rest in _splits(name, separator):
             shelf = self._shelves.get(server)
-            if shelf is not None and view.sees(server):
+            if shelf is not None and self.sees(view, server):
                 if not shelf.told:
                     return Untold(server)
                 near = closest(name, labels([shelf])) or closest(name, labels(shelves))
@@ -319,7 +332,8 @@ class Catalog:
         return self._no_server(server, view, closest(name, labels(shelves)))
 
     def _no_server(self, server: str, view: View, near: Sequence[str] = ()) -> Unroutable:
-        there = [name for name in self._shelves if View(view.globs).sees(name)]
+        everything = View(view.globs, None, view.harnesses)
+        there = [name for name in self._shelves if self.sees(everything, name)]
         text = f"there is no server {shown(server)} here"
         if near:
             text += _perhaps(near)

@@ -77,10 +77,12 @@ class Pages:
         *,
         own: bool = False,
         offers: Callable[[Entry], bool] | None = None,
+        shown: Callable[[Entry, bytes], bytes | None] | None = None,
     ) -> Page:
         """One page of what the shelves hold, in their order.
 
-        ``own`` shows the servers' own names. ``offers`` leaves out what it denies.
+        ``own`` shows the servers' own names. ``offers`` leaves out what it denies; ``shown`` is
+        asked of harnesses alone, whose definitions depend on who looks.
 
         Raises:
             BadCursor: ``cursor`` is none of ours.
@@ -104,6 +106,11 @@ class Pages:
             if entry is None or (offers is not None and not offers(entry)):
                 continue
             data = entry.own_json if own else entry.json
+            if shown is not None and kind == "tools" and entry.name == entry.server:
+                told = shown(entry, data)
+                if told is None:
+                    continue
+                data = told
             if parts and (len(parts) >= self._entries or size + len(data) > self._size):
                 if walk is None:
                     walk = _Walk(_mark(kind, shelves), [(e.server, e.key) for e in rows if e])

@@ -157,6 +157,11 @@ class Shelf:
         return None
 
     @property
+    def harness(self) -> bool:
+        """Whether it is a coding agent."""
+        return self.config.transport == "acp"
+
+    @property
     def told(self) -> bool:
         """Whether the server has ever told what it offers."""
         return self.entries is not NOTHING

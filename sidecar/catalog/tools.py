@@ -39,7 +39,9 @@ def build(definition: Definition, config: ServerConfig, separator: str) -> Tool:
     hints = _hints(claimed, override, trust=config.hints == "trust")
     gated, gate_set = _gated(definition.key, config, hints)
     own_json = _overridden(definition.json, fields.get("annotations"), override)
-    name = catalog_name(config.name, definition.key, separator)
+    # A harness is its one tool; its name holds no separator, so that no other tool has it.
+    harness = config.transport == "acp"
+    name = config.name if harness else catalog_name(config.name, definition.key, separator)
     return Tool(
         name=name,
         server=config.name,

@@ -11,21 +11,24 @@ from sidecar.model import Caller
 @dataclass(frozen=True, slots=True)
 class View:
     """Servers by globs; or, with ``server``, that one alone (when the globs allow it) with the
-    names that it gave its own tools and prompts."""
+    names that it gave its own tools and prompts. ``harnesses`` are globs over coding agents,
+    which have the same name space and rights of their own."""
 
     globs: tuple[str, ...] = ("*",)
     server: str | None = None
+    harnesses: tuple[str, ...] = ("*",)
 
     @classmethod
     def of(cls, caller: Caller) -> View:
         """What this caller sees."""
-        return cls(caller.principal.servers, caller.server)
+        principal = caller.principal
+        return cls(principal.servers, caller.server, principal.harnesses)
 
-    def sees(self, server: str) -> bool:
-        """Whether the server is part of the view."""
+    def sees(self, server: str, *, harness: bool = False) -> bool:
+        """Whether the server, or the harness, is part of the view."""
         if self.server is not None and self.server != server:
             return False
-        return matches(self.globs, server)
+        return matches(self.harnesses if harness else self.globs, server)
 
 
 EVERYTHING = View()

@@ -18,6 +18,7 @@ from sidecar.model import (
     Call,
     Caller,
     Fields,
+    Kind,
     NotSent,
     Ran,
     Refused,
@@ -45,6 +46,7 @@ def _request(upstream: Upstream, call: Call, caller: Caller) -> Awaitable[Fields
 class _Run:
     """What is known of a call while it runs."""
 
+    joins: bool
     outcome: str = _UNKNOWN
     attempts: int = 0
 
@@ -59,8 +61,11 @@ class Calls:
         self._bus = bus
         self.retry = retry
 
-    async def run(self, call: Call, caller: Caller, send: Send = _request) -> Fields:
-        """Decide, send, and answer.
+    async def run(
+        self, call: Call, caller: Caller, send: Send = _request, *, joins: bool = False
+    ) -> Fields:
+        """Decide, send, and answer. ``joins``: it begins nothing that was not approved before,
+        so nobody is asked again; a denial counts all the same.
 
         Raises:
             RpcError, Unavailable: as ``Upstream.request``.
@@ -69,7 +74,7 @@ class Calls:
         if span.sampled:
             spans.describe(span, call, caller)
         within = spans.under(caller, span.context)
-        run = _Run()
+        run = _Run(joins)
         began = asyncio.get_running_loop().time()
         error: str | None = None
         try:
@@ -91,7 +96,7 @@ class Calls:
         self, call: Call, caller: Caller, send: Send, run: _Run, span: Span
     ) -> Fields:
         for _ in range(_DECISIONS):
-            admitted = await self._gate.admit(call, caller)
+            admitted = await self._admit(call, caller, run.joins)
             if span.sampled:
                 spans.decided(span, admitted.decision)
             if isinstance(admitted, Refused):
@@ -112,6 +117,13 @@ class Calls:
         await admitted.settle(answer)
         return answer
 
+    async def _admit(self, call: Call, caller: Caller, joins: bool) -> Admitted | Refused:
+        if joins:
+            decision = self._gate.decide(call, caller)
+            if decision.decision != "deny":
+                return Admitted(decision)
+        return await self._gate.admit(call, caller)
+
     async def _outdated(self, call: Call, admitted: Admitted) -> bool:
         """Whether another thing was admitted than what would be sent now."""
         try:
@@ -130,7 +142,10 @@ class Calls:
         notify = self._gate.notify(call, caller, admitted)
         sender = caller if notify is caller.notify else spans.answering(caller, notify)
         try:
-            fields = received(await self._send(call, sender, send, run))
+            fields = await self._send(call, sender, send, run)
+            if call.kind is not Kind.ACP:
+                # What a harness writes there is ours: its agent has no way to.
+                fields = received(fields)
         except RpcError as error:
             # What a server says of its failure is content like a result is.
             told = await self._gate.failed(call, caller, admitted, error)

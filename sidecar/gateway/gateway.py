@@ -172,7 +172,8 @@ class Gateway:
 
     def sees(self, server: str, caller: Caller) -> bool:
         """Whether there is such a server among what the caller's principal may use."""
-        return server in self._roster.slots and View(caller.principal.servers).sees(server)
+        principal = caller.principal
+        return self._roster.sees(View(principal.servers, None, principal.harnesses), server)
 
     def tool(self, name: str, caller: Caller) -> Tool | None:
         """The tool that this caller reaches under this name, ``None`` for none. Never waits."""

@@ -10,6 +10,7 @@ import msgspec
 from sidecar.catalog import BadCursor, Entry, Kind, Shelf, View
 from sidecar.catalog.formats import Format, as_anthropic, as_openai
 from sidecar.catalog.splice import replace
+from sidecar.gateway import agents
 from sidecar.gateway.answers import UNAVAILABLE
 from sidecar.gateway.roster import Roster
 from sidecar.mcp.errors import invalid_params
@@ -52,6 +53,7 @@ class Lists:
                 cursor,
                 listed=self._roster.listed,
                 offers=self._offers(caller) if kind == "tools" else self._shows(kind, caller),
+                shown=lambda entry, data: agents.shown(entry, data, caller),
             )
         except BadCursor:
             raise invalid_params(
@@ -66,8 +68,8 @@ class Lists:
         self, format: Format, caller: Caller, separator: str | None, server: str | None
     ) -> Fields:
         """Every tool of the view in one format, under names that lead back here."""
-        view = View(caller.principal.servers)
-        if server is not None and (server not in self._roster.slots or not view.sees(server)):
+        view = View(caller.principal.servers, None, caller.principal.harnesses)
+        if server is not None and not self._roster.sees(view, server):
             raise Unroutable("unknown_server", f"there is no server {server!r} here")
         await self._roster.settle(view)
         self._roster.refresh()
@@ -81,6 +83,9 @@ class Lists:
         parts: list[bytes] = []
         if separator is None or separator == self._roster.catalog.separator:
             for shelf in shelves:
+                if shelf.harness:
+                    parts += self._agents(shelf, format, offers, caller)
+                    continue
                 tools = self._format(shelf, format)
                 rows = shelf.rows["tools"]
                 parts += [data for entry, data in zip(rows, tools, strict=True) if offers(entry)]
@@ -88,13 +93,27 @@ class Lists:
             # A name that leads to another tool, or that is there already, would be a trap.
             taken: set[str] = set()
             for shelf in shelves:
+                if shelf.harness:
+                    parts += self._agents(shelf, format, offers, caller)
+                    continue
                 for entry in shelf.rows["tools"]:
                     name = self._roster.catalog.separated(entry, view, separator)
                     if name not in taken and offers(entry):
                         taken.add(name)
-                        parts.append(_render(format, name, entry))
+                        parts.append(_render(format, name, entry.own_json))
         fields: Fields = {"tools": msgspec.Raw(b"[" + b",".join(parts) + b"]")}
-        return self._noted(fields, View(view.globs, server), "tools")
+        return self._noted(fields, View(view.globs, server, view.harnesses), "tools")
+
+    def _agents(
+        self, shelf: Shelf, format: Format, offers: Callable[[Entry], bool], caller: Caller
+    ) -> list[bytes]:
+        """A harness's tool, as this caller sees it; its name is the same whatever separates."""
+        rendered: list[bytes] = []
+        for entry in shelf.rows["tools"]:
+            data = agents.shown(entry, entry.own_json, caller) if offers(entry) else None
+            if data is not None:
+                rendered.append(_render(format, entry.name, data))
+        return rendered
 
     def _format(self, shelf: Shelf, format: Format) -> list[bytes]:
         rows = shelf.rows["tools"]
@@ -103,7 +122,7 @@ class Lists:
         key = (shelf.config.name, format)
         known = self._formatted.get(key)
         if known is None or known[0] is not rows:
-            known = (rows, [_render(format, entry.name, entry) for entry in rows])
+            known = (rows, [_render(format, entry.name, entry.own_json) for entry in rows])
             self._formatted[key] = known
         return known[1]
 
@@ -128,9 +147,9 @@ class Lists:
         return fields
 
 
-def _render(format: Format, name: str, entry: Entry) -> bytes:
+def _render(format: Format, name: str, definition: bytes) -> bytes:
     if format == "anthropic":
-        return as_anthropic(name, entry.own_json)
+        return as_anthropic(name, definition)
     if format == "openai":
-        return as_openai(name, entry.own_json)
-    return replace(entry.own_json, {"name": json.encode(name)})
+        return as_openai(name, definition)
+    return replace(definition, {"name": json.encode(name)})

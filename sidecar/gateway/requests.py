@@ -6,12 +6,14 @@ import uuid
 from typing import cast
 
 from sidecar.catalog import Entry, Untold, View
+from sidecar.gateway.agents import is_harness
 from sidecar.gateway.calls import Calls
 from sidecar.gateway.roster import Roster
 from sidecar.gateway.watches import Watch, Watches
 from sidecar.mcp.errors import invalid_params, method_not_found
 from sidecar.mcp.methods import LOG_LEVELS
 from sidecar.model import Call, Caller, Fields, JsonObject, Kind, Unroutable
+from sidecar.ports.agents import AgentUpstream
 from sidecar.ports.upstream import Upstream
 
 
@@ -48,7 +50,13 @@ class Requests:
             {**params, "name": entry.key},
             entry.tool,
         )
-        return await self._calls.run(call, caller)
+        slot = self._roster.slots.get(entry.server)
+        if slot is None or not is_harness(slot.config):
+            return await self._calls.run(call, caller)
+        harness = cast("AgentUpstream", slot.upstream)
+        call.kind = Kind.ACP
+        call.about = harness.about(call.params, caller)
+        return await self._calls.run(call, caller, _run, joins=harness.joins(call, caller))
 
     async def get_prompt(self, params: JsonObject, caller: Caller) -> Fields:
         """``prompts/get``."""
@@ -164,6 +172,10 @@ class Requests:
         slots = [slot for slot in self._roster.visible(view) if slot.name in able]
         await self._watches.set_level(level, caller, slots, self._roster.list_wait)
         return {}
+
+
+async def _run(upstream: Upstream, call: Call, caller: Caller) -> Fields:
+    return await cast("AgentUpstream", upstream).run(call, caller)
 
 
 def _new_id() -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from sidecar.catalog import Catalog, Entry, Kind, Shelf, Untold, View
 from sidecar.config import ServerConfig
+from sidecar.gateway.agents import is_harness
 from sidecar.model import NOTHING, JsonObject, State, Unroutable
 from sidecar.ports.upstream import Upstream
 
@@ -134,9 +135,14 @@ class Roster:
         slot = self.slots.get(server)
         return slot is not None and slot.up
 
+    def sees(self, view: View, server: str) -> bool:
+        """Whether there is such a server, or harness, in the view."""
+        slot = self.slots.get(server)
+        return slot is not None and view.sees(server, harness=is_harness(slot.config))
+
     def visible(self, view: View) -> list[Slot]:
         """The view's servers, in order."""
-        return [slot for name, slot in self.slots.items() if view.sees(name)]
+        return [slot for name, slot in self.slots.items() if self.sees(view, name)]
 
     # -------------------------------------------------------------------------- waiting
 

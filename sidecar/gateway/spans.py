@@ -30,7 +30,8 @@ REVISION = "sidecar.policy.revision"
 WOULD = "sidecar.would"
 WOULD_RULE = "sidecar.would_rule"
 
-_SHOWN = (Kind.MCP, Kind.PROMPT)
+_TOOLS = (Kind.MCP, Kind.ACP)
+_SHOWN = (*_TOOLS, Kind.PROMPT)
 
 
 def name(call: Call) -> str:
@@ -45,7 +46,7 @@ def describe(span: Span, call: Call, caller: Caller) -> None:
     span.set(CALL, call.id)
     if caller.session:
         span.set(SESSION, caller.session)
-    if call.kind is Kind.MCP:
+    if call.kind in _TOOLS:
         span.set(TOOL, call.target)
         span.set(OPERATION, "execute_tool")
     elif call.kind is Kind.PROMPT:
