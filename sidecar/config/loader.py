@@ -125,6 +125,7 @@ def _assemble(got: Got, file: Path | None) -> Config:
         runtime_servers=got[Root.RUNTIME_SERVERS],
         reconcile=got[Root.RECONCILE],
         parking=got[Root.PARKING],
+        audit=got[Root.AUDIT],
         proxy_listen=got[Root.EGRESS].listen,
         proxy=got[Root.EGRESS].proxy,
         list_wait=got[Root.LIST_WAIT],

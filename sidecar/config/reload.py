@@ -23,6 +23,7 @@ RESTART = {
     "store": "store",
     "store_key": "store_key",
     "proxy_listen": "egress.proxy.listen",
+    "audit": "audit",
 }
 LIVE = {
     "token": "auth",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from sidecar.config import notbuilt, places, values
+from sidecar.config.audit import Audit
 from sidecar.config.egress import EGRESS, Egress
 from sidecar.config.parking import PARKING
 from sidecar.config.record import Field, Got, Record, every
@@ -34,6 +35,7 @@ from sidecar.config.types import (
     AdminConfig,
     AgentConfig,
     ApproverConfig,
+    AuditConfig,
     Config,
     LabelsConfig,
     Limits,
@@ -390,6 +392,12 @@ class Root:
     )
     PARKING = Field(
         "parking", PARKING, ParkingConfig(), "Calls that wait for a person's approval.", empty=True
+    )
+    AUDIT = Field(
+        "audit",
+        Audit(),
+        AuditConfig(),
+        "Where every decision and every answer of a person is recorded: a file, otlp, or off.",
     )
     EGRESS = Field(
         "egress", EGRESS, Egress(), "Where connections may go, for others than us.", empty=True

@@ -286,6 +286,18 @@ class ParkingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """Where the audit trail goes. ``file`` is set where ``to`` says so, ``rotate`` is the size in
+    bytes at which it is set aside. ``unwritten`` says what becomes of a call whose record cannot
+    be written."""
+
+    to: Literal["off", "file", "otlp"] = "off"
+    file: Path | None = None
+    rotate: int = 64 << 20
+    unwritten: Literal["deny", "allow"] = "deny"
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyLimits:
     """Bounds of the forward proxy: ``connections`` of one client at once, and of each of them
     the bytes both ways and the seconds it may last and be idle."""
@@ -344,6 +356,7 @@ class Config:
     policy: PolicyConfig = PolicyConfig()
     labels: LabelsConfig = LabelsConfig()
     parking: ParkingConfig = ParkingConfig()
+    audit: AuditConfig = AuditConfig()
     proxy_listen: Listen | None = None
     proxy: ProxyConfig = ProxyConfig()
     list_wait: float = 1.0
