@@ -226,6 +226,8 @@ class Decider:
                 case "tool":
                     tool = asking.subject.tool
                     found[root] = {**tool, **_named(call), "changed": asking.changed}
+                case "permission" | "work" if root in call.about:
+                    found[root] = call.about[root]
                 case "result" if content is not None:
                     found[root] = content.given(None if everything else question.parts)
         return found

@@ -157,6 +157,9 @@ class PolicyGate:
         labels = decision.labels
         if untrusted(fields) and OUTSIDE not in labels:
             labels = (*labels, OUTSIDE)
+        if call.kind is Kind.ACP:
+            # What a coding agent gathered in its run comes back with its answer.
+            labels = (*labels, *(label for label in carried(fields) if label not in labels))
         if not labels:
             return cleaned
         if not await self._ledger.add(caller, labels, call.id, call.target):

@@ -103,7 +103,8 @@ class Revision:
         if kept is not None and kept[0] is tool:
             return kept[1]
         config = self._servers(tool.server)
-        subject = Subject(self.policy, tool_input(tool), server_input(tool.server, config), config)
+        about, server = self._about(tool)
+        subject = Subject(self.policy, about, server, config)
         if len(self._tools) >= MOST:
             self._tools.clear()
         self._tools[tool.name] = (tool, subject)
@@ -185,16 +186,23 @@ class Revision:
         return self.policy.foredoomed(Phase.CALL, given) is True
 
     def _about(self, tool: Tool) -> tuple[JsonObject, JsonObject]:
-        return tool_input(tool), server_input(tool.server, self._servers(tool.server))
+        config = self._servers(tool.server)
+        harness = config is not None and config.transport == "acp"
+        about = tool_input(tool, Kind.ACP if harness else Kind.MCP)
+        return about, server_input(tool.server, config)
 
 
 def thing_input(server: str, kind: Kind) -> JsonObject:
-    """The variable ``tool`` of what is no tool, without its name: it changes nothing."""
+    """The variable ``tool`` of what is no tool, without its name.
+
+    Reading changes nothing; what a coding agent asks for may do anything.
+    """
+    hints = Hints() if kind is Kind.PERMISSION else READ_ONLY
     return {
         "server": server,
         "kind": kind.value,
         "annotations": {},
-        "hints": {name: getattr(READ_ONLY, name) for name in Hints.__slots__},
+        "hints": {name: getattr(hints, name) for name in Hints.__slots__},
         "gated": False,
         "gate_set": False,
         "digest": "",
@@ -217,6 +225,8 @@ def server_input(name: str, config: ServerConfig | None) -> JsonObject:
 def agent(caller: Caller) -> JsonObject:
     """The variable ``agent``."""
     given: JsonObject = {"principal": caller.principal.name}
+    if caller.principal.on_behalf_of:
+        given["on_behalf_of"] = caller.principal.on_behalf_of
     client = caller.client
     if client.name or client.version:
         given["client"] = {"name": client.name, "version": client.version}

@@ -79,4 +79,5 @@ def record(
         previous=previous,
         nodes=(node,),
         lease=lease if call.kind is Kind.PERMISSION else 0.0,
+        parent=call.parent,
     )

@@ -242,6 +242,9 @@ def _left(parked: Parked, event: Left, now: float) -> Parked:
     if parked.state is not State.WAITING:
         return parked if nodes == parked.nodes else replace(parked, nodes=nodes)
     if not nodes and _permission(parked):
+        if event.cancelled:
+            why = "the coding agent asks no longer"
+            return replace(parked, state=State.CANCELLED, ended_at=now, nodes=(), ended=why)
         return replace(
             parked, state=State.LOST, ended_at=now, nodes=(), ended="the coding agent is gone"
         )

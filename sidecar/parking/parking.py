@@ -163,6 +163,8 @@ class Parking:
     async def answer(self, id: str, *, approve: bool, by: str, way: str, why: str = "") -> Parked:
         """A person's answer; ``way`` is how it came (``socket``, ``token`` …).
 
+        The id of a coding agent's call stands for what that agent asks, while that is one thing.
+
         Raises:
             Missing: there is no such call.
             WrongState: it is answered, or over; its ``parked`` tells by whom.
@@ -170,10 +172,21 @@ class Parking:
         """
         until = self._clock() + self._config.expire
         event = Answered(approve, by, way, why[:MOST_WHY], self._revision(), until)
-        parked = await self.book.change(id, event)
+        parked = await self.book.change(self._meant(id), event)
         log.info("parked call %s of %s: %s by %s (%s)", id, parked.tool, parked.state, by, way)
         self._bus.publish(_answer(parked, approve))
         return parked
+
+    def _meant(self, id: str) -> str:
+        row = self.book.index.get(id)
+        if row is not None and row.parked.state is State.WAITING:
+            return id
+        asked = [
+            row.parked.id
+            for row in self.book.index.still_open()
+            if row.parked.parent == id and row.parked.state is State.WAITING
+        ]
+        return asked[0] if len(asked) == 1 else id
 
     # ----------------------------------------------------------------------------- holding
 

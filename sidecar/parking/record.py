@@ -97,6 +97,8 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_at: float = 0.0
     ended: str = ""
     """Why it ended as it did, where the state does not say it; how it went, where it ran."""
+    parent: str = ""
+    """The id of the call in which it came up: a coding agent's, for what it asks."""
     anew: bool = False
     """It ended because what was asked for is another thing now: whoever waits asks anew."""
 

@@ -50,7 +50,7 @@ SESSION: Final = object_of(
 )
 SERVER: Final = object_of(
     name=_must(STRING, "Its name in sidecar.yaml."),
-    transport=_must(STRING, "stdio, http or sse."),
+    transport=_must(STRING, "stdio, http, sse, or acp for a coding agent."),
     url=_may(STRING, "Its address, where it has one."),
     trusted=_must(BOOL, "Whether the operator trusts what it answers."),
     runtime=_must(BOOL, "Whether it was added while the sidecar runs."),

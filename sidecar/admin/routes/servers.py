@@ -25,7 +25,7 @@ SERVER = {
     "properties": {
         "name": {"type": "string"},
         "source": {"enum": ["configured", "runtime"]},
-        "transport": {"enum": ["stdio", "http", "sse"]},
+        "transport": {"enum": ["stdio", "http", "sse", "acp"]},
         "state": {"enum": ["connecting", "ready", "backoff", "failed", "shadowed"]},
         "era": {"enum": ["legacy", "modern"]},
         "tools": {"type": "integer", "minimum": 0},
