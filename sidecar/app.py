@@ -47,6 +47,8 @@ from sidecar.ports.store import StoreError
 from sidecar.ports.upstream import Upstream
 from sidecar.store.configured import configured_store
 from sidecar.supervisor import SECOND_INTERRUPT
+from sidecar.telemetry import audit
+from sidecar.telemetry.audit_gate import audited
 from sidecar.upstream import McpServer
 from sidecar.upstream.registry import Denial, Registry, Rules
 from sidecar.watch import FileWatch
@@ -131,7 +133,9 @@ class App:
             inputs=_inputs_file(config),
             parking=self.parking,
         )
-        self.gateway = Gateway(config, self.bus, gate=self._gatehouse.gate)
+        self._audit = audit.configured(config, self.bus)
+        gate = audited(self._gatehouse.gate, self._audit, self.bus, config.audit)
+        self.gateway = Gateway(config, self.bus, gate=gate)
         self.parking.definition = self.gateway.definition
         # Under other policies, what is listed may be another thing.
         self.policies.listen(lambda _: self.gateway.tools_changed())
@@ -182,6 +186,13 @@ class App:
             raise
 
     async def _start(self, listen: bool) -> Ready:
+        try:
+            # First, because nothing is decided without a record.
+            if self._audit is not None:
+                await self._audit.start()
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise StartError(f"audit: {where}{error.strerror or error}") from error
         try:
             await self._store.open()
         except StoreError as error:
@@ -309,6 +320,8 @@ class App:
         await self._hook.close()
         await self.policies.close()
         await self._gatehouse.close()
+        if self._audit is not None:
+            await self._audit.close()
         await self._store.close()
 
     def _sessions(self) -> Sequence[JsonObject]:
