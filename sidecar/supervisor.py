@@ -74,6 +74,8 @@ def supervise() -> int | None:
         os.close(theirs)
         # PID 1 of a container gets nothing that it has no handler for; its child does.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask - _WANTED)
+        if not _be_the_worker():
+            os._exit(1)
         processes.subreap()
         install_orphan_guard(ours)
         return None
@@ -82,6 +84,26 @@ def supervise() -> int | None:
     status = _Parent(worker, nohup=nohup).run()
     os.close(theirs)
     return status
+
+
+def _be_the_worker() -> bool:
+    """Become another user where SIDECAR_USER says so; whether that went well."""
+    wanted = os.environ.get("SIDECAR_USER")
+    if not wanted:
+        return True
+    # Not before: whoever is not told to be somebody else needs none of it.
+    from sidecar import privileges
+
+    try:
+        uid, gid = privileges.worker_of(wanted)
+        if os.geteuid() != uid:
+            privileges.become(uid, gid)
+            # What changes its user can be read again by others of that user.
+            processes.hide()
+        return True
+    except privileges.PrivilegeError as error:
+        os.write(2, f"sidecar: {error}\n".encode())
+        return False
 
 
 def _have_stdio() -> None:
@@ -220,12 +242,16 @@ def install_orphan_guard(pipe: int) -> None:
     then, so a loop that is blocked does not keep it from ending the tree. It also reaps orphans
     that died in the worker's care. ``supervise`` calls this.
     """
-    _thread.start_new_thread(_guard, (pipe,))
+    # Signals are the main thread's. The guard inherits this: were it to block them itself, it
+    # could take one before it gets to run, and a main thread that sleeps would not wake for it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        _thread.start_new_thread(_guard, (pipe,))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _guard(pipe: int) -> None:
-    # Signals are the main thread's.
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     while not poll.poll(_REAP_EVERY * 1000):

@@ -16,14 +16,18 @@ import pytest
 from sidecar import processes
 from tests.supervisor.kit import running, until
 
+# Through a pipe, as an event loop hears them. A handler that prints has two holes: a signal just
+# before `sleep` is noticed when the sleep ends, and one during `say` finds it in use.
 LISTEN = """
-def heard(number, frame):
-    say(signal.Signals(number).name)
+heard, told = os.pipe()
+os.set_blocking(told, False)
+signal.set_wakeup_fd(told)
 for name in "TERM INT HUP QUIT USR1 USR2".split():
-    signal.signal(getattr(signal, "SIG" + name), heard)
+    signal.signal(getattr(signal, "SIG" + name), lambda number, frame: None)
 say("up")
 while True:
-    time.sleep(60)
+    for number in os.read(heard, 16):
+        say(signal.Signals(number).name)
 """
 
 
@@ -34,6 +38,26 @@ def test_forwarded(name: str) -> None:
         for _ in range(2):
             os.kill(run.pid, getattr(signal, "SIG" + name))
             assert run.line() == "SIG" + name
+
+
+def test_the_guard_never_takes_a_signal() -> None:
+    """Not even before it runs for the first time: the main thread would sleep on."""
+    code = """
+before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+done = os.pipe()
+def born(pipe):
+    left = signal.valid_signals() - signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    say(sorted(left - {signal.SIGKILL, signal.SIGSTOP}))
+    os.write(done[1], b".")
+supervisor._guard = born
+supervisor.install_orphan_guard(-1)
+os.read(done[0], 1)
+say(before == signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    with running(code) as run:
+        assert run.line() == "[]"
+        assert run.line() == "True"
+        assert run.status() == 0
 
 
 def test_default_actions_work_in_the_worker() -> None:
