@@ -11,6 +11,7 @@ import hmac
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sidecar.config.types import Config
 from sidecar.model import Principal
@@ -35,13 +36,30 @@ class Grant:
     digest: bytes = b""
 
 
+class RunTokens(Protocol):
+    """Tokens that come and go while coding agents run: ``sidecar.harness.tokens``."""
+
+    def find(self, digest: bytes) -> Principal | None: ...
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]: ...
+
+
 class Authenticator:
     """Tells a request's principal. Without tokens everybody is ``agent``."""
 
-    def __init__(self, tokens: Iterable[tuple[str, Principal]] | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Iterable[tuple[str, Principal]] | None = None,
+        *,
+        runs: RunTokens | None = None,
+    ) -> None:
+        """``runs`` holds more tokens, which are known by their sha256 alone."""
         self._grants: dict[bytes, Grant] | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._runs = runs
         self.update(tokens)
+        if runs is not None:
+            runs.listen(self._tell)
 
     def update(self, tokens: Iterable[tuple[str, Principal]] | None) -> None:
         """Replace the table; ``None`` means that no token is asked for.
@@ -68,6 +86,9 @@ class Authenticator:
                     )
                 grants[digest] = Grant(principal, digest)
         self._grants = grants
+        self._tell()
+
+    def _tell(self) -> None:
         for listener in tuple(self._listeners):
             listener()
 
@@ -96,7 +117,11 @@ class Authenticator:
         for known, grant in self._grants.items():
             if hmac.compare_digest(known, digest):
                 found = grant
-        return found
+        return found or self._of_run(digest)
+
+    def _of_run(self, digest: bytes) -> Grant | None:
+        principal = self._runs.find(digest) if self._runs is not None and digest else None
+        return Grant(principal, digest) if principal is not None else None
 
     def renewed(self, grant: Grant) -> Grant | None:
         """What an earlier grant is worth now; ``None`` when its token was revoked.
@@ -104,6 +129,7 @@ class Authenticator:
         A token that now stands for another principal is revoked too.
         """
         now = _OPEN if self._grants is None else self._grants.get(grant.digest)
+        now = now or self._of_run(grant.digest)
         if now is None or now.digest != grant.digest or now.principal.name != grant.principal.name:
             return None
         return now
