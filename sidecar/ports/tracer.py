@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Final, Literal, Protocol, TypeAlias
 
-from sidecar.model import TraceContext
+from sidecar.model import NO_TRACE, TraceContext
 
 SpanKind = Literal["internal", "server", "client"]
 
+Value: TypeAlias = str | bool | int | float | Sequence[str]
+"""What an attribute may be."""
+
+CURRENT: Final[ContextVar[TraceContext]] = ContextVar("sidecar_trace", default=NO_TRACE)
+"""The span on whose behalf this task works, for what is not handed one: log lines, dials.
+
+Whoever answers a request sets it in that request's own task; spans are given their parent.
+"""
+
 
 class Span(Protocol):
-    """One step of a call. ``set`` and ``end`` on an unsampled span cost next to nothing."""
+    """One step of a call. ``set``, ``link``, ``event`` and ``end`` on an unsampled span cost next
+    to nothing, and after ``end`` change nothing."""
 
     @property
     def context(self) -> TraceContext:
@@ -22,17 +34,41 @@ class Span(Protocol):
         """Whether attributes are kept: the caller builds none otherwise."""
         ...
 
-    def set(self, key: str, value: str | int | float | bool) -> None: ...
+    def set(self, key: str, value: Value) -> None: ...
 
-    def end(self, error: str | None = None) -> None:
-        """End it; ``error`` is the ``error.type`` by semantic convention."""
+    def link(self, context: TraceContext) -> None:
+        """It has to do with another span, which is not its parent. Empty contexts are ignored."""
+        ...
+
+    def event(self, name: str, attributes: Mapping[str, Value]) -> None:
+        """Something happened in it, now."""
+        ...
+
+    def end(self, error: str | None = None, message: str = "", *, at: int | None = None) -> None:
+        """End it; ``error`` is the ``error.type`` by semantic convention, ``message`` a text for
+        people, which quotes nothing of what was sent. ``at`` is in nanoseconds since the epoch,
+        now if it is not given."""
         ...
 
 
 class Tracer(Protocol):
     """Starts spans."""
 
-    def start(self, name: str, kind: SpanKind, parent: TraceContext) -> Span: ...
+    def start(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: TraceContext,
+        *,
+        at: int | None = None,
+        attributes: Mapping[str, Value] | None = None,
+    ) -> Span:
+        """A span that begins now, or ``at`` nanoseconds since the epoch.
+
+        An empty ``parent`` begins a new trace. ``attributes`` are those that it begins with,
+        which a sampler may look at; leave them out where making them costs something.
+        """
+        ...
 
 
 class PassingSpan:
@@ -44,16 +80,30 @@ class PassingSpan:
     def __init__(self, context: TraceContext) -> None:
         self.context = context
 
-    def set(self, key: str, value: str | int | float | bool) -> None:
+    def set(self, key: str, value: Value) -> None:
         """Nothing is kept."""
 
-    def end(self, error: str | None = None) -> None:
+    def link(self, context: TraceContext) -> None:
+        """Nothing is kept."""
+
+    def event(self, name: str, attributes: Mapping[str, Value]) -> None:
+        """Nothing is kept."""
+
+    def end(self, error: str | None = None, message: str = "", *, at: int | None = None) -> None:
         """Nothing is kept."""
 
 
 class PassingTracer:
     """The default: no spans of our own, the caller's context carried on unchanged."""
 
-    def start(self, name: str, kind: SpanKind, parent: TraceContext) -> Span:
+    def start(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: TraceContext,
+        *,
+        at: int | None = None,
+        attributes: Mapping[str, Value] | None = None,
+    ) -> Span:
         """A span with the parent's own context."""
         return PassingSpan(parent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import sidecar
 from sidecar.telemetry.environ import text
@@ -13,6 +13,8 @@ Attributes: TypeAlias = "dict[str, str | bool | int | float | Sequence[str]]"
 
 SCOPE = "sidecar"
 """The name of our instrumentation scope."""
+INSTANCE: Final = str(uuid.uuid4())
+"""Tells two sidecars of one name apart, and one from the one that took its place."""
 
 
 def attributes(name: str, environ: Mapping[str, str]) -> Attributes:
@@ -33,7 +35,7 @@ def attributes(name: str, environ: Mapping[str, str]) -> Attributes:
     )
     if not text("OTEL_SERVICE_NAME", environ) and "service.name" not in said:
         found["service.name"] = name
+    if "service.instance.id" not in said:
+        found["service.instance.id"] = INSTANCE
     found.setdefault("service.version", sidecar.__version__)
-    # Tells two sidecars of one name apart, and one from the one that took its place.
-    found.setdefault("service.instance.id", str(uuid.uuid4()))
     return found

@@ -12,12 +12,12 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from sidecar.telemetry.environ import milliseconds, whole
-from sidecar.telemetry.otlp.http import Sent
+from sidecar.telemetry.otlp.http import OtlpHttp, Sent
 
 log = logging.getLogger("sidecar.telemetry")
 
@@ -56,7 +56,7 @@ class BatchLimits:
 
 
 class Encoder(Protocol[T_contra]):
-    """Of one signal."""
+    """Of one signal, into OTLP."""
 
     def record(self, item: T_contra) -> bytes:
         """One record's message."""
@@ -65,6 +65,38 @@ class Encoder(Protocol[T_contra]):
     def request(self, records: Sequence[bytes]) -> bytes:
         """The whole request."""
         ...
+
+
+class Batch(Protocol[T_contra]):
+    """What is made of some records and sent as one."""
+
+    def add(self, item: T_contra) -> None:
+        """One more record: this is where it is encoded."""
+        ...
+
+    async def send(self, timeout: float) -> Sent:
+        """Send all of it, within so many seconds. May be asked again."""
+        ...
+
+
+class OtlpBatch(Generic[T]):
+    """A batch for a receiver of OTLP."""
+
+    __slots__ = ("_body", "_encoder", "_http", "_records")
+
+    def __init__(self, encoder: Encoder[T], http: OtlpHttp) -> None:
+        self._encoder = encoder
+        self._http = http
+        self._records: list[bytes] = []
+        self._body: bytes | None = None
+
+    def add(self, item: T) -> None:
+        self._records.append(self._encoder.record(item))
+
+    async def send(self, timeout: float) -> Sent:
+        if self._body is None:
+            self._body = self._encoder.request(self._records)
+        return await self._http.send(self._body, timeout)
 
 
 @dataclass(slots=True)
@@ -83,18 +115,17 @@ class Batches(Generic[T]):
     def __init__(
         self,
         what: str,
-        encoder: Encoder[T],
-        send: Callable[[bytes, float], Awaitable[Sent]],
+        begin: Callable[[], Batch[T]],
         limits: BatchLimits,
         *,
         where: str,
     ) -> None:
-        """``what`` is told to people (``spans``), and ``where`` they go."""
+        """``what`` is told to people (``spans``), and ``where`` they go; ``begin`` makes an
+        empty batch."""
         self.what = what
         self.where = where
         self.counts = Counts()
-        self._encoder = encoder
-        self._send = send
+        self._begin = begin
         self._limits = limits
         self._queue: deque[T] = deque(maxlen=limits.queue)
         self._wake = asyncio.Event()
@@ -176,29 +207,30 @@ class Batches(Generic[T]):
                 await self._wake.wait()
 
     async def _batch(self) -> None:
-        records: list[bytes] = []
-        most = self._limits.batch
+        count, most = 0, self._limits.batch
         try:
-            while self._queue and len(records) < most:
-                for _ in range(min(SLICE, most - len(records), len(self._queue))):
-                    records.append(self._encoder.record(self._queue.popleft()))
+            batch = self._begin()
+            while self._queue and count < most:
+                for _ in range(min(SLICE, most - count, len(self._queue))):
+                    count += 1
+                    batch.add(self._queue.popleft())
                 await asyncio.sleep(0)
-            sent = await self._deliver(self._encoder.request(records))
+            sent = await self._deliver(batch)
         except asyncio.CancelledError:
-            self.counts.failed += len(records)
+            self.counts.failed += count
             raise
         except Exception as error:
             # One record that cannot be encoded must not end the export of all others.
             log.exception("exporting %s failed", self.what)
             sent = Sent(f"the exporter failed ({type(error).__name__})")
-        self._tell(sent, len(records))
+        self._tell(sent, count)
 
-    async def _deliver(self, body: bytes) -> Sent:
+    async def _deliver(self, batch: Batch[T]) -> Sent:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._limits.timeout
         pause = FIRST_PAUSE
         while True:
-            sent = await self._send(body, end - loop.time())
+            sent = await batch.send(end - loop.time())
             if not sent.again:
                 self._heard = loop.time()
                 return sent

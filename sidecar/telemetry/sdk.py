@@ -1,0 +1,222 @@
+"""The SDK's way out: our spans as its own, for exporters that a user installed.
+
+Imported only where something of the SDK's is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+from opentelemetry.trace.span import TraceState
+
+import sidecar
+from sidecar.model import TraceContext
+from sidecar.telemetry.environ import SettingError
+from sidecar.telemetry.otlp.http import Sent
+from sidecar.telemetry.otlp.proto import Value
+from sidecar.telemetry.otlp.trace import ERROR_TYPE
+from sidecar.telemetry.resource import SCOPE
+from sidecar.telemetry.span import REMOTE, KeptSpan
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+log = logging.getLogger("sidecar.telemetry")
+
+GROUP: Final = "opentelemetry_traces_exporter"
+GRPC: Final = "otlp_proto_grpc"
+CLOSE_WAIT: Final = 1.0
+"""Seconds that an exporter has to end."""
+_KINDS: Final = {
+    "internal": SpanKind.INTERNAL,
+    "server": SpanKind.SERVER,
+    "client": SpanKind.CLIENT,
+}
+
+
+def span_context(traceparent: str, tracestate: str, *, remote: bool) -> SpanContext:
+    """A context of ours as the API has it."""
+    return SpanContext(
+        int(traceparent[3:35], 16),
+        int(traceparent[36:52], 16),
+        remote,
+        TraceFlags(int(traceparent[53:55], 16)),
+        TraceState.from_header([tracestate]) if tracestate else TraceState(),
+    )
+
+
+def context_of(parent: TraceContext) -> Context | None:
+    """The parent as samplers take it; ``None`` for a new trace."""
+    if not parent.traceparent:
+        return None
+    about = span_context(parent.traceparent, parent.tracestate, remote=True)
+    return trace.set_span_in_context(NonRecordingSpan(about))
+
+
+class Readable:
+    """Turns our spans into the SDK's."""
+
+    def __init__(self, resource: Mapping[str, Value]) -> None:
+        self._resource = Resource(dict(resource))
+        self._scope = InstrumentationScope(SCOPE, sidecar.__version__)
+
+    def of(self, span: KeptSpan) -> ReadableSpan:
+        """One of them. What does not fit into the SDK's limits is not cut again."""
+        about = span.context
+        own = span_context(about.traceparent, about.tracestate, remote=False)
+        parent = None
+        if span.parent_id:
+            above = f"00-{span.trace_id}-{span.parent_id}-{about.traceparent[53:55]}"
+            parent = span_context(above, about.tracestate, remote=bool(span.flags & REMOTE))
+        attributes = dict(span.attributes)
+        status = Status()
+        if span.error is not None:
+            attributes[ERROR_TYPE] = span.error
+            status = Status(StatusCode.ERROR, span.message or None)
+        return ReadableSpan(
+            name=span.name,
+            context=own,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            events=[Event(each.name, dict(each.attributes), each.at) for each in span.events],
+            links=[
+                Link(span_context(each.traceparent, each.tracestate, remote=True))
+                for each in span.links
+            ],
+            kind=_KINDS[span.kind],
+            status=status,
+            start_time=span.began,
+            end_time=span.ended,
+            instrumentation_scope=self._scope,
+        )
+
+
+class SdkExporter:
+    """An exporter of the SDK's, in threads that nothing waits for: it may take its time, and must
+    not keep the process from ending."""
+
+    def __init__(self, name: str, exporter: SpanExporter, readable: Readable) -> None:
+        self.name = name
+        self._exporter = exporter
+        self._readable = readable
+        self._busy = False
+
+    def begin(self) -> SdkBatch:
+        """An empty batch."""
+        return SdkBatch(self)
+
+    async def export(self, spans: list[KeptSpan], timeout: float) -> Sent:
+        """Never raises. When it takes longer than so many seconds, it goes on without us."""
+        return await self._apart(partial(self._export, spans), timeout)
+
+    async def close(self) -> None:
+        """End the exporter; one that hangs is left."""
+        await self._apart(self._shutdown, CLOSE_WAIT)
+
+    async def _apart(self, work: Callable[[], Sent], timeout: float) -> Sent:
+        if self._busy:
+            return Sent("it is still busy with what it was given before", again=True)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Sent] = loop.create_future()
+
+        def tell(sent: Sent) -> None:
+            self._busy = False
+            if not done.done():
+                done.set_result(sent)
+
+        def run() -> None:
+            sent = work()
+            with contextlib.suppress(RuntimeError):
+                # The loop may have ended meanwhile.
+                loop.call_soon_threadsafe(tell, sent)
+
+        self._busy = True
+        Thread(target=run, name=f"exporter {self.name}", daemon=True).start()
+        try:
+            return await asyncio.wait_for(done, max(timeout, 0.001))
+        except TimeoutError:
+            return Sent("it does not answer in time")
+
+    def _export(self, spans: list[KeptSpan]) -> Sent:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        try:
+            result = self._exporter.export([self._readable.of(each) for each in spans])
+        except Exception as error:
+            # Somebody else's code: whatever it raises, the next batch is tried anew.
+            log.exception("the exporter %s failed", self.name)
+            return Sent(f"the exporter failed ({type(error).__name__})")
+        return Sent() if result is SpanExportResult.SUCCESS else Sent("the exporter gave up")
+
+    def _shutdown(self) -> Sent:
+        try:
+            self._exporter.shutdown()
+        except Exception:
+            # As above.
+            log.exception("the exporter %s failed to end", self.name)
+        return Sent()
+
+
+class SdkBatch:
+    """Spans for one call of ``export``."""
+
+    __slots__ = ("_exporter", "_spans")
+
+    def __init__(self, exporter: SdkExporter) -> None:
+        self._exporter = exporter
+        self._spans: list[KeptSpan] = []
+
+    def add(self, item: KeptSpan) -> None:
+        self._spans.append(item)
+
+    async def send(self, timeout: float) -> Sent:
+        return await self._exporter.export(self._spans, timeout)
+
+
+def exporter(name: str, readable: Readable) -> SdkExporter:
+    """``console`` (to standard error), or what an entry point
+    ``opentelemetry_traces_exporter`` gives.
+
+    Raises:
+        SettingError: there is none, or it cannot be made.
+    """
+    from importlib.metadata import entry_points
+
+    if name == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        # Standard output belongs to the protocol, or to the one line of `sidecar run`.
+        return SdkExporter(name, ConsoleSpanExporter(out=sys.stderr), readable)
+    variable = "OTEL_TRACES_EXPORTER"
+    found = next(iter(entry_points(group=GROUP, name=name)), None)
+    if found is None:
+        hint = "; install mcp-sidecar[grpc]" if name == GRPC else ""
+        raise SettingError(variable, f"no exporter {name!r} is installed ({GROUP}){hint}")
+    try:
+        made: SpanExporter = found.load()()
+    except Exception as error:
+        # Somebody else's code, as above; the text may hold what the environment does.
+        raise SettingError(variable, f"{name!r} cannot be used: {type(error).__name__}") from error
+    return SdkExporter(name, made, readable)

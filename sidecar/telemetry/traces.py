@@ -1,0 +1,129 @@
+"""Tracing as the environment asks for it: the tracer, and where its spans go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+import sidecar
+from sidecar.ports.tracer import Tracer
+from sidecar.telemetry import resource, sampling
+from sidecar.telemetry.environ import flag, text
+from sidecar.telemetry.otlp import settings
+from sidecar.telemetry.otlp.batches import Batch, Batches, BatchLimits, OtlpBatch
+from sidecar.telemetry.otlp.http import OtlpHttp
+from sidecar.telemetry.otlp.settings import DEFAULT_TIMEOUT, Signal
+from sidecar.telemetry.otlp.trace import SpanEncoder
+from sidecar.telemetry.span import Keep, KeptSpan, SpanLimits
+from sidecar.telemetry.tracer import KeepingTracer
+
+log = logging.getLogger("sidecar.telemetry")
+
+OTLP: Final = "otlp"
+_PROTOCOLS: Final[Mapping[str, str]] = {
+    "otlp_proto_http": settings.HTTP,
+    "otlp_proto_grpc": settings.GRPC,
+}
+"""What the SDK for Python calls them."""
+
+
+def exporters(signal: Signal, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Which exporters a signal has: what ``OTEL_*_EXPORTER`` names, ``otlp`` where it names none
+    and an endpoint is set, else nothing. Nothing with ``OTEL_SDK_DISABLED`` too."""
+    if flag("OTEL_SDK_DISABLED", environ):
+        return ()
+    named = text(f"OTEL_{signal.upper()}_EXPORTER", environ)
+    if not named:
+        return (OTLP,) if settings.given(signal, environ) else ()
+    found = dict.fromkeys(name.strip() for name in named.split(","))
+    return tuple(name for name in found if name not in ("", "none"))
+
+
+class Traces:
+    """``tracer`` at once; ``start`` inside the loop, ``close`` at the end of it."""
+
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        """``name`` is the service's where the environment says no other.
+
+        Raises:
+            SettingError: the environment asks for what cannot be had.
+        """
+        self.batches: list[Batches[KeptSpan]] = []
+        """One for each exporter, with what waits and what was lost."""
+        self._opening: list[OtlpHttp] = []
+        self._closing = AsyncExitStack()
+        self._about = resource.attributes(name, environ)
+        for each in exporters("traces", environ):
+            self._add(each, environ)
+        self.tracer: Tracer = KeepingTracer(
+            sampling.of(environ), SpanLimits.of(environ), _keep(self.batches)
+        )
+
+    def _add(self, name: str, environ: Mapping[str, str]) -> None:
+        protocol = _PROTOCOLS.get(name)
+        if name == OTLP:
+            protocol = settings.protocol("traces", environ)
+        if protocol == settings.HTTP:
+            self._add_http(environ)
+        else:
+            self._add_sdk("otlp_proto_grpc" if protocol == settings.GRPC else name, environ)
+
+    def _add_http(self, environ: Mapping[str, str]) -> None:
+        about = settings.settings("traces", environ)
+        http = OtlpHttp(about)
+        encoder = SpanEncoder(self._about, sidecar.__version__)
+        limits = BatchLimits.of("OTEL_BSP", environ, about.timeout)
+        self._opening.append(http)
+        self._closing.push_async_callback(http.close)
+        self._queue(lambda: OtlpBatch(encoder, http), limits, about.shown)
+
+    def _add_sdk(self, name: str, environ: Mapping[str, str]) -> None:
+        from sidecar.telemetry.sdk import Readable, exporter
+
+        made = exporter(name, Readable(self._about))
+        limits = BatchLimits.of("OTEL_BSP", environ, 3 * DEFAULT_TIMEOUT)
+        self._closing.push_async_callback(made.close)
+        self._queue(made.begin, limits, f"the exporter {name}")
+
+    def _queue(self, begin: Callable[[], Batch[KeptSpan]], limits: BatchLimits, where: str) -> None:
+        self.batches.append(Batches("spans", begin, limits, where=where))
+
+    async def start(self) -> None:
+        """Begin to export. Connects to nobody yet.
+
+        Raises:
+            SettingError: a certificate cannot be used.
+        """
+        for http in self._opening:
+            await http.open()
+        for batches in self.batches:
+            batches.start()
+            log.info("spans are exported to %s", batches.where)
+
+    async def close(self) -> None:
+        """Export what waits; bounded (see ``batches``). Idempotent."""
+        await asyncio.gather(*(batches.close() for batches in self.batches))
+        await self._closing.aclose()
+
+
+def _keep(batches: Sequence[Batches[KeptSpan]]) -> Keep:
+    if len(batches) == 1:
+        return batches[0].put
+
+    def keep(span: KeptSpan) -> None:
+        for each in batches:
+            each.put(span)
+
+    return keep
+
+
+def of(name: str, environ: Mapping[str, str]) -> Traces | None:
+    """Tracing, or ``None`` where the environment asks for none.
+
+    Raises:
+        SettingError: the environment asks for what cannot be had.
+    """
+    return Traces(name, environ) if exporters("traces", environ) else None
