@@ -110,6 +110,16 @@ class Unroutable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Brought:
+    """What a client of the stateless era brings with a request that was answered with a question
+    of ours (2026-07-28, input required): ``state`` is the ``requestState`` that we gave with the
+    question, ``responses`` are its ``inputResponses``. Neither is part of what is sent on."""
+
+    state: str
+    responses: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """Who calls, and which servers they see: globs over server names, ``("*",)`` for all.
 
@@ -162,6 +172,8 @@ class Caller:
     ``deadline`` is in seconds on the running loop's clock, ``None`` for the server's own.
     ``progress`` is the caller's own progress token, ``None`` when it wants no progress.
     ``log_level`` is the lowest level of log messages wanted while this call runs.
+    ``ask`` is there where its connection can carry a request to the client while the call runs
+    (the sessions' era); whether the client declared what is asked, ``capabilities`` says.
     """
 
     principal: Principal
@@ -176,6 +188,7 @@ class Caller:
     log_level: str | None = None
     notify: Notify = no_notify
     ask: Ask | None = None
+    brought: Brought | None = None
 
     @property
     def isolation(self) -> str:

@@ -9,7 +9,6 @@ NOT_BUILT: dict[str, NotBuilt] = {
     "checkouts": NotBuilt("git repositories for coding agents", ({},)),
     "worktrees": NotBuilt("worktrees of coding agents"),
     "sweep": NotBuilt("sweeping of worktrees", ("24h", False, "off")),
-    "parking.elicit": NotBuilt("approval by elicitation", (False,)),
     "children": NotBuilt("another user for child processes", ({}, {"user": None})),
     "telemetry": NotBuilt("export of telemetry", ({},)),
     "auth.jwt": NotBuilt("JWT tokens"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sidecar.config import notbuilt, values
+from sidecar.config import values
 from sidecar.config.record import Field, Record, every
 from sidecar.config.servers import GLOBS
 from sidecar.config.shapes import Flag, Secret, Text, Whole, duration
@@ -89,6 +89,12 @@ class Parked:
         "Arguments that nobody is shown and nothing keeps; globs over names and dotted paths.",
     )
     WEBHOOK = Field("webhook", WEBHOOK, None, "Who is told of each call that begins to wait.")
+    ELICIT = Field(
+        "elicit",
+        Flag(),
+        False,
+        "true: whoever runs the calling client may answer too, by elicitation.",
+    )
 
 
 PARKING = Record(
@@ -101,6 +107,6 @@ PARKING = Record(
         rate=got[Parked.RATE],
         redact=got[Parked.REDACT],
         webhook=got[Parked.WEBHOOK],
+        elicit=got[Parked.ELICIT],
     ),
-    notbuilt.rows("parking"),
 )

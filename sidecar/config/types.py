@@ -274,7 +274,8 @@ class ParkingConfig:
 
     ``hold`` is how many seconds a request is held open, ``expire`` how many a person has to
     answer and the agent, after that, to use the answer. ``max_waiting`` and ``rate`` are for
-    one principal. ``redact`` are globs over arguments that nobody is shown.
+    one principal. ``redact`` are globs over arguments that nobody is shown. ``elicit``: the
+    calling client may be asked too.
     """
 
     hold: float = 45.0
@@ -283,6 +284,7 @@ class ParkingConfig:
     rate: Rate = Rate(30, 60.0)
     redact: tuple[str, ...] = ()
     webhook: Webhook | None = None
+    elicit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

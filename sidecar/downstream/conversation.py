@@ -26,7 +26,7 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Asked:
     """Run a request and answer when it is done."""
 
     id: RequestId
@@ -51,14 +51,15 @@ class Conversation:
         self.session: Session | None = None
         self.calls = InFlight()
 
-    def take(self, line: bytes | Oversize) -> Say | Ask | Open | None:
+    def take(self, line: bytes | Oversize) -> Say | Asked | Open | None:
         """What to do about a line; ``None`` for nothing."""
         if isinstance(line, Oversize):
             return Say(self._too_long(line))
         try:
             message = inbound.stdio(bodies.read(line, self._limits), self.era)
             if isinstance(message, Reply):
-                # Nothing is asked of clients yet, so there is nothing that it could answer.
+                if self.session is not None:
+                    self.session.answered(message)
                 return None
             if message.id is None:
                 self._notified(message)
@@ -78,10 +79,10 @@ class Conversation:
         if message.method == "notifications/cancelled":
             self.calls.cancel(message.params.get("requestId"))
 
-    def _asked(self, message: Inbound, id_: RequestId) -> Ask | Open:
+    def _asked(self, message: Inbound, id_: RequestId) -> Asked | Open:
         if message.era is Era.MODERN:
             self.era = Era.MODERN
-            return Ask(id_, message)
+            return Asked(id_, message)
         if message.method == "initialize" and self.session is None:
             try:
                 opening = Opening.of(message.params)
@@ -94,7 +95,7 @@ class Conversation:
             raise errors.invalid_request(
                 "send initialize first, or a request of 2026-07-28 with its _meta", id=id_
             )
-        return Ask(id_, message)
+        return Asked(id_, message)
 
     def _too_long(self, line: Oversize) -> bytes:
         rejection = errors.invalid_request(

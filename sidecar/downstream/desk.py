@@ -8,7 +8,7 @@ import traceback
 from sidecar.downstream.running import Answer
 from sidecar.downstream.session import Session
 from sidecar.gateway import Gateway
-from sidecar.mcp import errors, methods, shape
+from sidecar.mcp import errors, methods, rounds, shape
 from sidecar.mcp.versions import MODERN_VERSIONS
 from sidecar.model import (
     Caller,
@@ -56,6 +56,8 @@ class Desk:
     ) -> Fields:
         if not methods.exists(caller.era, method):
             raise errors.method_not_found(method)
+        if caller.era is Era.MODERN:
+            caller.brought = rounds.take(method, params)
         if method == "ping":
             return {}
         if method == "server/discover":

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from sidecar.downstream.asks import Asks
 from sidecar.downstream.auth import Grant
-from sidecar.downstream.frames import Frames, weight_of
+from sidecar.downstream.frames import Frames, Weight, weight_of
 from sidecar.downstream.replies import empty, json_reply
 from sidecar.downstream.running import Answer, Crowd, InFlight, Running
 from sidecar.mcp import shape
 from sidecar.mcp.errors import http_status
-from sidecar.model import Era, JsonObject, RequestId
+from sidecar.model import Ask, Era, Fields, JsonObject, RequestId
 from sidecar.wire import jsonrpc
 from sidecar.wire.sse import KEEP_ALIVE, encode_event
 
@@ -64,10 +65,27 @@ class Exchange(Running):
         shaped = shape.notification_for(self._era, method, params)
         if shaped is None:
             return
+        self._push(jsonrpc.notification(method, shaped), weight_of(method))
+
+    def asking(self, asks: Asks) -> Ask | None:
+        """The way to ask the client something while its request runs, on that request's stream;
+        ``None`` where the client takes no stream."""
+        if not self._sse:
+            return None
+
+        async def ask(method: str, params: JsonObject) -> Fields:
+            return await asks.ask(self._send, method, params)
+
+        return ask
+
+    def _send(self, message: bytes) -> None:
+        if not self.cancelled:
+            self._push(message, Weight.ANSWER)
+
+    def _push(self, message: bytes, weight: Weight) -> None:
         if self._frames is None:
             self._frames = Frames()
-        frame = encode_event(jsonrpc.notification(method, shaped))
-        self._frames.push(frame, weight_of(method))
+        self._frames.push(encode_event(message), weight)
         self.finished()
 
     def finished(self) -> None:

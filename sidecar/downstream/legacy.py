@@ -54,8 +54,7 @@ class Legacy:
         except Rejection as rejection:
             return refused(rejection, rejection.id, 400)
         if isinstance(message, Reply):
-            # Nothing is asked of clients yet, so there is nothing that it could answer.
-            self._session(request, grant, server)
+            self._session(request, grant, server).answered(message)
             return empty(202)
         if message.method == "initialize" and message.id is not None:
             return self._initialize(request, grant, server, message, wanted)
@@ -81,7 +80,8 @@ class Legacy:
             )
         except Rejection as rejection:
             return refused(rejection, id_, 400)
-        caller = session.caller(message.envelope, exchange.notify)
+        ask = exchange.asking(session.asks)
+        caller = session.caller(message.envelope, exchange.notify, ask)
         exchange.start(state.desk.answer(id_, message.method, message.params, caller, session))
         try:
             return await exchange.respond(request, linger=LINGER, json=wanted.json)

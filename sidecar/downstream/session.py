@@ -10,11 +10,13 @@ import secrets
 from dataclasses import dataclass
 from typing import cast
 
+from sidecar.downstream.asks import Asks
 from sidecar.downstream.running import InFlight
 from sidecar.mcp import errors
+from sidecar.mcp.inbound import Reply
 from sidecar.mcp.meta import Envelope, client_of
 from sidecar.mcp.versions import negotiate
-from sidecar.model import Caller, Client, Era, JsonObject, Notify, Principal
+from sidecar.model import Ask, Caller, Client, Era, JsonObject, Notify, Principal
 from sidecar.wire.json import encode
 
 MOST_CAPABILITIES = 2048
@@ -60,7 +62,16 @@ class Session:
     client's, and only a digest of it goes into events, logs, spans and listings.
     """
 
-    __slots__ = ("calls", "capabilities", "client", "key", "log_level", "principal", "server")
+    __slots__ = (
+        "asks",
+        "calls",
+        "capabilities",
+        "client",
+        "key",
+        "log_level",
+        "principal",
+        "server",
+    )
 
     def __init__(
         self, key: str, principal: Principal, server: str | None, opening: Opening
@@ -72,9 +83,10 @@ class Session:
         self.capabilities = opening.capabilities
         self.log_level = EVERYTHING
         self.calls = InFlight()
+        self.asks = Asks()
 
-    def caller(self, envelope: Envelope, notify: Notify) -> Caller:
-        """The sender of one request of this session."""
+    def caller(self, envelope: Envelope, notify: Notify, ask: Ask | None = None) -> Caller:
+        """The sender of one request of this session. ``ask`` reaches the client meanwhile."""
         return Caller(
             principal=self.principal,
             era=Era.LEGACY,
@@ -86,7 +98,12 @@ class Session:
             progress=envelope.progress,
             log_level=self.log_level,
             notify=notify,
+            ask=ask,
         )
+
+    def answered(self, reply: Reply) -> None:
+        """Take in an answer of the client's. What was not asked is ignored."""
+        self.asks.answered(reply)
 
     def notified(self, method: str, params: JsonObject) -> None:
         """Take in a notification of the client's. What means nothing to us is ignored."""

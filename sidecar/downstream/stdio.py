@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable
 
 from sidecar import __version__
 from sidecar.config.types import Config
+from sidecar.downstream.asks import Asks
 from sidecar.downstream.auth import ANYBODY, Grant
-from sidecar.downstream.conversation import Ask, Conversation, Open, Say, refusal
+from sidecar.downstream.conversation import Asked, Conversation, Open, Say, refusal
 from sidecar.downstream.desk import Desk, failed, fault
 from sidecar.downstream.feed import Feed
 from sidecar.downstream.filters import LISTEN, Filter, acknowledgement, listened, render
@@ -22,8 +23,10 @@ from sidecar.mcp import errors, shape
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound
 from sidecar.model import (
+    Ask,
     Caller,
     Era,
+    Fields,
     JsonObject,
     Notify,
     Principal,
@@ -125,10 +128,10 @@ class StdioServer:
                 self._written.clear()
                 await self._written.wait()
 
-    def _take(self, step: Say | Ask | Open | None) -> None:
+    def _take(self, step: Say | Asked | Open | None) -> None:
         if isinstance(step, Say):
             self._push(step.message, Weight.ANSWER)
-        elif isinstance(step, (Ask, Open)):
+        elif isinstance(step, (Asked, Open)):
             try:
                 self._initialize(step) if isinstance(step, Open) else self._ask(step)
             except Exception as failure:  # noqa: BLE001  one request fails, the client stays
@@ -145,7 +148,7 @@ class StdioServer:
         feed.open()
         self._listening.append(self._gateway.listen(caller, feed.offer))
 
-    def _ask(self, step: Ask) -> None:
+    def _ask(self, step: Asked) -> None:
         message = step.message
         if self._crowd.full:
             busy = Unavailable(
@@ -161,14 +164,15 @@ class StdioServer:
         if message.method == LISTEN and message.era is Era.MODERN:
             running.start(self._listen(step.id, message, running))
             return
-        caller = self._caller(message, running.notify)
         session = self._talk.session if message.era is Era.LEGACY else None
+        ask = running.asking(session.asks) if session is not None else None
+        caller = self._caller(message, running.notify, ask)
         running.start(self._desk.answer(step.id, message.method, message.params, caller, session))
 
-    def _caller(self, message: Inbound, notify: Notify) -> Caller:
+    def _caller(self, message: Inbound, notify: Notify, ask: Ask | None = None) -> Caller:
         session = self._talk.session
         if session is not None:
-            return session.caller(message.envelope, notify)
+            return session.caller(message.envelope, notify, ask)
         envelope = message.envelope
         return Caller(
             principal=self._grant.principal,
@@ -235,7 +239,9 @@ class _Answering(Running):
 
     __slots__ = ("_era", "_push", "afterwards")
 
-    def __init__(self, push: Push, crowd: Crowd, grant: Grant, step: Ask, calls: InFlight) -> None:
+    def __init__(
+        self, push: Push, crowd: Crowd, grant: Grant, step: Asked, calls: InFlight
+    ) -> None:
         super().__init__(crowd, grant, step.id, calls)
         self._push = push
         self._era = step.message.era
@@ -247,6 +253,18 @@ class _Answering(Running):
         shaped = shape.notification_for(self._era, method, params)
         if shaped is not None and not self.cancelled:
             self._push(jsonrpc.notification(method, shaped), weight_of(method))
+
+    def asking(self, asks: Asks) -> Ask:
+        """The way to ask the client something while its request runs."""
+
+        async def ask(method: str, params: JsonObject) -> Fields:
+            return await asks.ask(self._send, method, params)
+
+        return ask
+
+    def _send(self, message: bytes) -> None:
+        if not self.cancelled:
+            self._push(message, Weight.ANSWER)
 
     def finished(self) -> None:
         answer = self.answer()

@@ -101,4 +101,5 @@ def _caller(caller: Caller, context: TraceContext, notify: Notify) -> Caller:
         caller.log_level,
         notify,
         caller.ask,
+        caller.brought,
     )

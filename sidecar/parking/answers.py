@@ -27,6 +27,8 @@ WAITS: Final = -32004
 """A call whose result cannot say ``isError`` waits for a person; ``data.reason`` is ``parked``
 or ``expired``."""
 
+PARKED: Final = SIDECAR_META + "parked"
+
 _Kind: TypeAlias = Literal["parked", "expired"]
 _RESULTS: Final = frozenset((Kind.MCP, Kind.ACP))
 

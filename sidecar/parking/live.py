@@ -12,13 +12,15 @@ from sidecar.parking.record import Parked
 class Live:
     """One of them: the record as it was last seen, and who waits for it here."""
 
-    __slots__ = ("_waiters", "holders", "outcome", "parked")
+    __slots__ = ("_waiters", "asking", "holders", "outcome", "parked")
 
     def __init__(self, parked: Parked) -> None:
         self.parked = parked
         self.holders = 0
         self.outcome: Fields | BaseException | None = None
         """What became of the call that took it here."""
+        self.asking = False
+        """Whether the client of somebody who waits here is asked."""
         self._waiters: set[asyncio.Future[None]] = set()
 
     def saw(self, parked: Parked) -> None:

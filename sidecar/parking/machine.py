@@ -61,6 +61,11 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Dismissed:
+    """Its client was asked, and nothing came of it: people elsewhere are still to answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Elapsed:
     """Time passed."""
 
@@ -141,6 +146,7 @@ Event: TypeAlias = (
     | Left
     | Polled
     | Answered
+    | Dismissed
     | Elapsed
     | Taken
     | Renewed
@@ -172,6 +178,8 @@ def step(parked: Parked, event: Event, now: float) -> Parked:
             return _polled(parked, event, now)
         case Answered():
             return _answered(parked, event, now)
+        case Dismissed():
+            return _dismissed(parked, event, now)
         case Elapsed():
             return _elapsed(parked, event, now)
         case Taken():
@@ -273,6 +281,11 @@ def _answered(parked: Parked, event: Answered, now: float) -> Parked:
     if event.approved:
         return replace(answer, expires_at=event.expires_at)
     return replace(answer, ended_at=now)
+
+
+def _dismissed(parked: Parked, event: Dismissed, now: float) -> Parked:
+    _only(parked, State.WAITING)
+    return parked if parked.dismissed else replace(parked, dismissed=True)
 
 
 def _elapsed(parked: Parked, event: Elapsed, now: float) -> Parked:

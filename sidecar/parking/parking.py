@@ -31,6 +31,7 @@ from sidecar.parking.asking import Asked
 from sidecar.parking.book import Book, Missing
 from sidecar.parking.choices import uncovered
 from sidecar.parking.claim import claim
+from sidecar.parking.elicit import Elicitation
 from sidecar.parking.entrance import Entrance
 from sidecar.parking.inflight import InFlight
 from sidecar.parking.leases import LEASE, Leases
@@ -253,38 +254,62 @@ class Parking:
 
     async def _stay(self, live: Live, asked: Asked, decision: Decision) -> _Outcome:
         """See the call through, from whatever its record is at."""
-        call = asked.call
-        patience = Patience(asked.caller, self._config.hold, call.kind is Kind.PERMISSION)
-        while True:
-            parked = live.parked
-            match parked.state:
-                case State.WAITING if parked.expires_at <= self._clock():
-                    await self._steps.did(parked.id, Elapsed())
-                case State.WAITING if self._draining or patience.over:
-                    if await self._steps.did(parked.id, Polled()):
-                        return answers.parked(parked, call, decision)
-                case State.WAITING:
-                    patience.progress(parked)
-                    await live.change(min(parked.expires_at - self._clock(), patience.next()))
-                case State.APPROVED:
-                    answer = await self._use(live, asked)
-                    if answer is not None:
-                        return answer
-                case State.TAKEN if live.outcome is None:
-                    patience.progress(parked)
-                    await live.change(PROGRESS)
-                case State.TAKEN | State.DONE | State.UNKNOWN:
-                    return Refused(decision, "joined", await self._joined(live, call))
-                case State.DENIED | State.EXPIRED:
-                    if parked.polled:
-                        await self._steps.did(parked.id, Delivered())
-                    return answers.ended(parked, call, decision)
-                case State.LOST:
-                    raise Unavailable(call.server, parked.ended, ran="no", permanent=True)
-                case State.CANCELLED | State.VOID:
-                    if parked.anew:
-                        return _Again(parked.id)
-                    return answers.cancelled(parked, call, decision)
+        forever = asked.call.kind is Kind.PERMISSION
+        patience = Patience(asked.caller, self._config.hold, forever)
+        client = Elicitation(asked, self._steps, self.answer, lambda: self._config.elicit)
+        try:
+            while True:
+                answer = await self._look(live, asked, decision, patience, client)
+                if answer is not None:
+                    return answer
+        finally:
+            client.stop()
+
+    async def _look(
+        self,
+        live: Live,
+        asked: Asked,
+        decision: Decision,
+        patience: Patience,
+        client: Elicitation,
+    ) -> _Outcome | None:
+        """Do what is to be done about the record as it is. ``None``: look again."""
+        call, parked = asked.call, live.parked
+        if parked.state is not State.WAITING:
+            # Nothing is left to be asked.
+            client.stop()
+        match parked.state:
+            case State.WAITING | State.APPROVED if client.brings:
+                await client.take_brought(parked)
+            case State.WAITING if parked.expires_at <= self._clock():
+                await self._steps.did(parked.id, Elapsed())
+            case State.WAITING if client.asks_in_rounds(parked) and not self._draining:
+                return await client.ask_in_rounds(parked, decision)
+            case State.WAITING if self._draining or patience.over:
+                if await self._steps.did(parked.id, Polled()):
+                    return answers.parked(parked, call, decision)
+            case State.WAITING:
+                client.begin(live)
+                patience.progress(parked)
+                await live.change(min(parked.expires_at - self._clock(), patience.next()))
+            case State.APPROVED:
+                return await self._use(live, asked)
+            case State.TAKEN if live.outcome is None:
+                patience.progress(parked)
+                await live.change(PROGRESS)
+            case State.TAKEN | State.DONE | State.UNKNOWN:
+                return Refused(decision, "joined", await self._joined(live, call))
+            case State.DENIED | State.EXPIRED:
+                if parked.polled:
+                    await self._steps.did(parked.id, Delivered())
+                return answers.ended(parked, call, decision)
+            case State.LOST:
+                raise Unavailable(call.server, parked.ended, ran="no", permanent=True)
+            case State.CANCELLED | State.VOID:
+                if parked.anew:
+                    return _Again(parked.id)
+                return answers.cancelled(parked, call, decision)
+        return None
 
     async def _use(self, live: Live, asked: Asked) -> _Outcome | None:
         """Take the approval, if it covers what would run. ``None``: look again."""

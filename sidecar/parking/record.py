@@ -81,6 +81,8 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Somebody was told to call again, and so may come back for it."""
     delivered: bool = False
     """Somebody who came back has been told how it ended."""
+    dismissed: bool = False
+    """Its client was asked, and somebody there put the question away: it is not asked again."""
 
     answered_at: float = 0.0
     answered_by: str = ""

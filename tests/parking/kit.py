@@ -273,14 +273,22 @@ class Node:
         self,
         name: str = "s__write",
         args: JsonObject | None = None,
-        *,
-        who: str = "agent",
-        session: str = "s1",
         **rest: Any,
     ) -> asyncio.Task[Fields]:
         """Begin a call."""
-        sender = Caller(Principal(who), era=Era.LEGACY, session=session, **rest)
-        params: JsonObject = {"name": name, "arguments": {"a": 1} if args is None else args}
+        return self.send({"name": name, "arguments": {"a": 1} if args is None else args}, **rest)
+
+    def send(
+        self,
+        params: JsonObject,
+        *,
+        who: str = "agent",
+        session: str = "s1",
+        era: Era = Era.LEGACY,
+        **rest: Any,
+    ) -> asyncio.Task[Fields]:
+        """Begin a call with these params."""
+        sender = Caller(Principal(who), era=era, session=session, **rest)
         return asyncio.create_task(self.gateway.request("tools/call", params, sender))
 
     @property
