@@ -42,7 +42,7 @@ class Host(Protocol):
     def limits(self) -> Limits: ...
     @property
     def trusted(self) -> bool:
-        """Whether baggage may be passed to this server."""
+        """Whether what others wrote about a trace (tracestate, baggage) goes to this server."""
         ...
 
     @property

@@ -176,7 +176,9 @@ class LegacyHttpLeg:
     ) -> Fields:
         http, host = self._http, self._host
         id = next(self._ids)
-        body = jsonrpc.request(id, method, prepare.legacy(params, id, caller, baggage=host.trusted))
+        body = jsonrpc.request(id, method, prepare.legacy(params, id, caller, trusted=host.trusted))
+        trace = prepare.trace_headers(caller, trusted=host.trusted)
+        headers = {**session.headers, **trace} if trace else session.headers
         hear = partial(self._heard, id, caller)
         try:
             if caller.progress is not None:
@@ -184,7 +186,7 @@ class LegacyHttpLeg:
                 self.listen()
                 await self.listening()
             try:
-                message = await http.exchange(body, session.headers, id, hear)
+                message = await http.exchange(body, headers, id, hear)
             except StreamEnded as ended:
                 message = await self._resumed(session, id, hear, ended)
         except asyncio.CancelledError:

@@ -87,11 +87,12 @@ class ModernHttpLeg:
     ) -> Fields:
         host = self._host
         id = next(self._ids)
-        prepared = prepare.modern(params, id, caller, host.level_for(caller), baggage=host.trusted)
+        prepared = prepare.modern(params, id, caller, host.level_for(caller), trusted=host.trusted)
         try:
             message = await self._http.exchange(
                 jsonrpc.request(id, method, prepared),
-                request_headers(method, prepared, mapping),
+                request_headers(method, prepared, mapping)
+                | prepare.trace_headers(caller, trusted=host.trusted),
                 id,
                 partial(self._heard, id, caller),
             )

@@ -84,7 +84,7 @@ class SseLeg:
     # ------------------------------------------------------------------------------- inside
 
     def _prepare(self, params: JsonObject, token: int, caller: Caller) -> JsonObject:
-        return prepare.legacy(params, token, caller, baggage=self._host.trusted)
+        return prepare.legacy(params, token, caller, trusted=self._host.trusted)
 
     def _heard(self, method: str, params: JsonObject) -> None:
         self._host.heard(self, method, params)

@@ -146,11 +146,11 @@ class StdioLeg:
     # ------------------------------------------------------------------------------- inside
 
     def _prepare(self, params: JsonObject, token: int, caller: Caller) -> JsonObject:
-        baggage = self._host.trusted
+        trusted = self._host.trusted
         if self.hello.era is Era.MODERN:
             level = self._host.level_for(caller)
-            return prepare.modern(params, token, caller, level, baggage=baggage)
-        return prepare.legacy(params, token, caller, baggage=baggage)
+            return prepare.modern(params, token, caller, level, trusted=trusted)
+        return prepare.legacy(params, token, caller, trusted=trusted)
 
     def _heard(self, method: str, params: JsonObject) -> None:
         if self._listener is None or not self._listener.heard(method):

@@ -99,18 +99,28 @@ async def test_what_a_modern_request_says(make, fake) -> None:
     assert meta[META + "logLevel"] == "info"
     assert meta["progressToken"] == seen.body["id"]
     assert meta["traceparent"] == who.trace.traceparent
-    assert meta["tracestate"] == "k=v"
-    # Baggage is for trusted servers only.
-    assert "baggage" not in meta
+    assert seen.headers["traceparent"] == who.trace.traceparent
+    # What others wrote about the trace is for trusted servers only.
+    for name in ("tracestate", "baggage"):
+        assert name not in meta
+        assert name not in seen.headers
     assert params["_meta"] == {"vendor/x": 1}
 
 
-async def test_baggage_reaches_a_trusted_server(make, fake) -> None:
-    up = await fake(stateful=False)
+@pytest.mark.parametrize("stateful", [False, True])
+async def test_a_trusted_server_has_all_of_a_trace(make, fake, stateful) -> None:
+    up = await fake(stateful=stateful)
     server = make(up.url, trusted=True)
     await server.settled()
+    parent = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+    trace = {"traceparent": parent, "tracestate": "k=v", "baggage": "who=me"}
+    await call(server, who=caller("s", trace=TraceContext(**trace)))
     await call(server, who=caller("s", trace=TraceContext(baggage="who=me")))
-    assert up.of("tools/call")[0].meta == {"baggage": "who=me"}
+    whole, baggage = up.of("tools/call")
+    assert whole.meta == trace
+    assert {name: whole.headers[name] for name in trace} == trace
+    assert baggage.meta == {"baggage": "who=me"}
+    assert "traceparent" not in baggage.headers
 
 
 async def test_nothing_of_ours_is_added_when_there_is_nothing_to_add(make, fake) -> None:
