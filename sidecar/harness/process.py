@@ -1,0 +1,116 @@
+"""The process of a coding agent: its pipes, its memory, its end, and that of all it started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sidecar import processes
+from sidecar.children import Child, spawn
+from sidecar.harness import process_memory
+from sidecar.harness.agent_errors import Epitaph
+
+_CHUNK = 256 << 10
+_FULL = 4 << 20
+"""Bytes that may wait for an agent that does not read."""
+_LAST_WORDS = 1.0
+"""Seconds to read what it wrote before it exited."""
+_SECRET = 6
+"""Variables shorter than this are no secrets that could be found again in a text."""
+
+
+class Process:
+    """Started by ``start``; ``stop`` ends it and everything that came out of it.
+
+    ``heard`` is called with each piece of its stdout, in order; ``ended`` once, after the last
+    one, unless ``stop`` came first. Neither may block.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        env: Mapping[str, str],
+        heard: Callable[[bytes], None],
+        ended: Callable[[Epitaph], None],
+    ) -> None:
+        self.pid = child.pid
+        self._child = child
+        self._tree = processes.Tree(child.pid)
+        self._secrets = sorted({v for v in env.values() if len(v) >= _SECRET}, key=len)[::-1]
+        self._heard = heard
+        self._ended = ended
+        self._stopping = False
+        self._reader = asyncio.create_task(self._read(), name=f"{child.name}: stdout")
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        *,
+        heard: Callable[[bytes], None],
+        ended: Callable[[Epitaph], None],
+    ) -> Process:
+        """In a session and process group of its own. Raises SpawnError."""
+        child = await spawn(command, env=env, cwd=cwd, name=name)
+        return cls(child, env, heard, ended)
+
+    def write(self, data: bytes) -> bool:
+        """Hand it over; false when so much waits already that it surely does not read."""
+        stdin = self._child.stdin
+        with contextlib.suppress(OSError, RuntimeError):
+            if stdin.transport.get_write_buffer_size() > _FULL:
+                return False
+            if data and not stdin.is_closing():  # one that is gone is told by `ended`
+                stdin.write(data)
+        return True
+
+    def memory(self) -> int:
+        """Bytes that it and everything below it hold for themselves."""
+        return process_memory.private(self._tree.living(time.monotonic() - 1.0))
+
+    def tail(self) -> str:
+        """The end of its stderr, without the values of its environment. It may hold other
+        secrets: for a person at a terminal of theirs, and never for a log."""
+        text = self._child.tail()
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    async def stop(self, grace: float) -> None:
+        """End it, and all of it. Never longer than twice ``grace`` and two seconds. Idempotent."""
+        self._stopping = True
+        try:
+            # Its stdout is read to the end: a process that still writes must be able to.
+            await self._child.end(grace)
+        finally:
+            self._reader.cancel()
+            await asyncio.wait({self._reader})
+
+    # -------------------------------------------------------------------------------- inside
+
+    async def _read(self) -> None:
+        """Until stdout ends. One that a grandchild holds open ends with the process."""
+        pump = asyncio.create_task(self._pump(), name=f"{self._child.name}: pump")
+        exited = asyncio.create_task(self._child.wait(), name=f"{self._child.name}: exit")
+        try:
+            await asyncio.wait({pump, exited}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({pump, exited}, timeout=_LAST_WORDS)
+        finally:
+            pump.cancel()
+            exited.cancel()
+            await asyncio.wait({pump, exited})
+        if not self._stopping:
+            self._ended(Epitaph.of(self._child.returncode, self._child.tail()))
+
+    async def _pump(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := await self._child.stdout.read(_CHUNK):
+                self._heard(data)
+                # A reader with data at hand does not wait: others would never come to run.
+                await asyncio.sleep(0)
