@@ -118,7 +118,7 @@ class Audit:
         )
         await loop.run_in_executor(self._thread, self._trail.append, [first])
         self.records += 1
-        log.info("audit: goes on after record %s", self._trail.head)
+        log.info("audit: goes on with record %s", self._trail.head)
         self._stops = [
             self._bus.listen(Decided, self._decided),
             self._bus.listen(ParkedAnswered, self._answered),
@@ -250,7 +250,7 @@ class Audit:
     async def _run(self) -> None:
         loop, synced = asyncio.get_running_loop(), True
         due = 0.0
-        while not self._ending:
+        while self._waiting or not self._ending:
             if synced:
                 await self._wake.wait()
                 due, synced = loop.time() + SYNC_EVERY, False

@@ -134,9 +134,7 @@ class ChainFile:
             os.fsync(folder)
         finally:
             os.close(folder)
-        log.info(
-            "audit: %s is full and now %s; its last record is %s", self.path, target.name, self.head
-        )
+        log.info("audit: a full file is now %s; its last record is %s", target, self.head)
 
     # ---------------------------------------------------------------------------- locking
 
