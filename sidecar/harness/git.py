@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar import processes
+from sidecar import privileges, processes
 
 __all__ = ["CONFIG", "Done", "Git", "GitError", "plain_file"]
 
@@ -269,17 +269,19 @@ class _Bounds:
 
 def _run(argv: list[str], env: dict[str, str], cwd: Path, stdin: bytes, bounds: _Bounds) -> Done:
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            pass_fds=bounds.inherited,
-            bufsize=0,
-        )
+        # Of another user's repository it could read little, and write nothing.
+        with privileges.lent(privileges.FILES):
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                pass_fds=bounds.inherited,
+                bufsize=0,
+            )
     except (OSError, ValueError) as error:
         raise GitError(bounds.what, f"could not be started: {error}") from None
     processes.claimed.add(process.pid)

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from sidecar.harness import handover
 from sidecar.harness.git import CONFIG, Done, Git, GitError, plain_file
 from sidecar.harness.naming import BRANCHES
 
@@ -63,12 +64,20 @@ class Repository:
     """One checkout's repository. Every method blocks: call from a thread.
 
     ``private`` is a directory of ours for it. Open it before anything else. ``inherited`` are
-    descriptors that its gits hold open.
+    descriptors that its gits hold open. ``owner`` is whom its agents run as, ``None`` for us: the
+    repository has to belong to that user.
     """
 
-    def __init__(self, checkout: Checkout, private: Path, inherited: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        checkout: Checkout,
+        private: Path,
+        inherited: tuple[int, ...] = (),
+        owner: handover.Owner | None = None,
+    ) -> None:
         self.checkout = checkout
         self.private = private
+        self.owner = owner
         self.common: Path = checkout.path
         self.algorithm = "sha1"
         # What merging would do, by the commits asked about: commits do not change.
@@ -83,6 +92,7 @@ class Repository:
     def open(self) -> None:
         """Find the repository and make our own directory for it anew. Raises CheckoutError."""
         self._head, self.common = self._locate()
+        self._check_owner()
         for name in ("index", "scratch", "home"):
             (self.private / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.private.chmod(0o700)
@@ -99,6 +109,33 @@ class Repository:
             self.git.run("rev-parse", "--git-dir")
         except GitError as error:
             raise self._error(str(error)) from None
+
+    def _check_owner(self) -> None:
+        """Whether agents that are another user can work in it."""
+        if self.owner is None:
+            return
+        uid, gid = self.owner.uid, self.owner.gid
+        shut = handover.closed(self.common, self.owner)
+        if shut is not None:
+            raise self._error(f"children run as uid {uid}, which cannot enter {shut}")
+        for path in (self.common, self.common / "objects", self.common / "refs"):
+            if path.stat().st_uid != uid:
+                raise self._error(
+                    f"children run as uid {uid}, which cannot commit to it; give the repository to "
+                    f"that user: chown -R {uid}:{gid} {self.checkout.path}"
+                )
+
+    def share(self, ref: str = "") -> None:
+        """Give the agents what our git has written for them: a branch, or anything anywhere."""
+        if self.owner is None:
+            return
+        if ref:
+            parts = ref.split("/")
+            handover.chain(self.common / "refs", parts[1:], self.owner)
+            handover.chain(self.common / "logs", parts, self.owner)
+            return
+        for name in ("objects", "refs", "logs"):
+            handover.everything(self.common / name, self.owner)
 
     def _error(self, why: str) -> CheckoutError:
         return CheckoutError(f"checkout {self.checkout.name!r} ({self.checkout.path}): {why}")
@@ -202,6 +239,7 @@ class Repository:
             "update-ref", "--no-deref", "--create-reflog", "-m", "sidecar: work begun",
             ref, sha, "0" * len(sha),
         )  # fmt: skip
+        self.share(ref)
 
     def delete_branch(self, ref: str, sha: str) -> bool:
         """Delete a branch if it is still there, where ``sha`` says; whether that was so."""

@@ -66,6 +66,7 @@ def fetch(repository: Repository, base_ref: str) -> None:
             url, f"+refs/heads/{branch}:{base_ref}",
             env=_environment(), holds=False, timeout=TIMEOUT,
         )  # fmt: skip
+        repository.share()
     except GitError as error:
         why = error.why if url is None else error.why.replace(url, f"{remote}'s URL")
         raise FetchError(f"git fetch from {remote}: {_last_line(why)}") from None

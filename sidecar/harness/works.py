@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,7 @@ from sidecar.events import Bus, Swept
 from sidecar.harness.git import GitError
 from sidecar.harness.git_checkout import Checkout, CheckoutError, Repository
 from sidecar.harness.git_fetch import FetchError, fetch, pin_remote
+from sidecar.harness.handover import Owner, closed
 from sidecar.harness.naming import WorkKey, WorkName, slug
 from sidecar.harness.records import Records, Stage, WorkRecord
 from sidecar.harness.sweep import Candidate, Kept, Sweep, judge, recover, take
@@ -108,7 +109,8 @@ class _Holding:
 
 
 class Works:
-    """All works below one root. ``name`` is the sidecar's own, for events.
+    """All works below one root. ``name`` is the sidecar's own, for events; ``owner`` is whom
+    agents run as, ``None`` for us.
 
     ``open`` it before anything else, ``close`` it last.
     """
@@ -121,11 +123,13 @@ class Works:
         bus: Bus | None = None,
         name: str = "sidecar",
         occupants: Occupants | None = None,
+        owner: Owner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.occupants: Occupants = occupants or Nobody()
         self._root = root
         self._checkouts = tuple(checkouts)
+        self._owner = owner
         self._bus = bus
         self._name = name
         self._clock = clock
@@ -151,6 +155,26 @@ class Works:
             os.close(self._lock)
             self._lock = None
 
+    async def reconfigure(self, checkouts: Sequence[Checkout]) -> None:
+        """Exactly these checkouts from now on. Works of those that are gone stay as they are.
+
+        Raises WorkError or CheckoutError, and then nothing was changed.
+        """
+        await self._in_thread(self._reconfigure, tuple(checkouts))
+
+    def _reconfigure(self, checkouts: tuple[Checkout, ...]) -> None:
+        if checkouts == self._checkouts:
+            return
+        before = self._by_name
+        opened = self._opened(self._root / PRIVATE, checkouts, before)
+        new = [each for each in opened if before.get(each.checkout.name) is not each]
+        for repository, checkout in zip(opened, checkouts, strict=True):
+            repository.checkout = checkout
+        self._use(opened)
+        self._checkouts = checkouts
+        known = {record.key for record in self._records.all()}
+        self._adopt({slug(each.checkout.name): each for each in new}, known)
+
     def _open(self) -> None:
         if not self._root.is_absolute():
             raise WorkError(f"worktrees: {self._root} is not an absolute path")
@@ -166,8 +190,15 @@ class Works:
             self._lock = self._alone(private / "lock")
         except OSError as error:
             raise WorkError(f"worktrees: {self._root} cannot be used: {error}") from None
+        if self._owner is not None:
+            shut = closed(self._root, self._owner)
+            if shut is not None:
+                raise WorkError(
+                    f"worktrees: children run as uid {self._owner.uid}, which cannot enter {shut}; "
+                    f"let it through: chmod o+x {shut}"
+                )
         self._records = Records(private / "works")
-        self._open_checkouts(private)
+        self._use(self._opened(private, self._checkouts, {}))
         self._reconcile(private)
 
     def _alone(self, path: Path) -> int:
@@ -191,12 +222,26 @@ class Works:
                 os.close(fd)
                 raise
 
-    def _open_checkouts(self, private: Path) -> None:
+    def _use(self, repositories: Sequence[Repository]) -> None:
+        self._repositories = {slug(each.checkout.name): each for each in repositories}
+        self._by_name = {each.checkout.name: each for each in repositories}
+
+    def _opened(
+        self, private: Path, checkouts: Sequence[Checkout], before: Mapping[str, Repository]
+    ) -> list[Repository]:
+        """Their repositories; one whose checkout is the same stays, for it may be in use."""
+        opened: list[Repository] = []
         commons: dict[Path, str] = {}
-        for checkout in self._checkouts:
+        for checkout in checkouts:
             held = () if self._lock is None else (self._lock,)
-            repository = Repository(checkout, private / "checkouts" / slug(checkout.name), held)
-            repository.open()
+            folder = private / "checkouts" / slug(checkout.name)
+            kept = before.get(checkout.name)
+            new = kept is None or kept.checkout.path != checkout.path
+            if kept is None or new:
+                repository = Repository(checkout, folder, held, self._owner)
+                repository.open()
+            else:
+                repository = kept
             other = commons.setdefault(repository.common, checkout.name)
             if other != checkout.name:
                 raise CheckoutError(
@@ -206,12 +251,13 @@ class Works:
                 raise CheckoutError(
                     f"checkout {checkout.name!r} lies in {self._root}, where worktrees are"
                 )
-            self._repositories[slug(checkout.name)] = repository
-            self._by_name[checkout.name] = repository
+            opened.append(repository)
             try:
-                pin_remote(repository)
+                if new:
+                    pin_remote(repository)
             except (FetchError, GitError) as error:
                 log.warning("checkout %r: its remotes cannot be read: %s", checkout.name, error)
+        return opened
 
     def _reconcile(self, private: Path) -> None:
         known = set()
@@ -223,7 +269,10 @@ class Works:
                 except (GitError, OSError, Refused) as error:
                     log.warning("work %s was interrupted and stays as it is: %s", record.key, error)
         shutil.rmtree(private / "new", ignore_errors=True)  # nobody ever saw what is in it
-        for record in found_on_disk(self._root, self._repositories, known, self._clock()):
+        self._adopt(self._repositories, known)
+
+    def _adopt(self, repositories: Mapping[str, Repository], known: Collection[WorkKey]) -> None:
+        for record in found_on_disk(self._root, repositories, known, self._clock()):
             log.warning("work %s had no record; it has one now", record.key)
             self._records.put(record)
 

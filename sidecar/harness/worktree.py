@@ -17,6 +17,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from sidecar.harness import handover
 from sidecar.harness.git import GitError
 from sidecar.harness.git_checkout import Commit, Repository
 from sidecar.harness.naming import WorkKey
@@ -92,6 +93,8 @@ class Worktree:
             pointer = self._staging / ".git"
             pointer.write_bytes(b"gitdir: " + os.fsencode(self.admin) + b"\n")
             write_durably(self.admin / "index", self._index.read_bytes(), 0o666 & ~_umask())
+            if self.repository.owner is not None:
+                handover.everything(self.admin, self.repository.owner)
             self._place(self._staging)
         except BaseException:
             self.unmake()
@@ -129,11 +132,19 @@ class Worktree:
         parent = self._root
         for part in self.key.parts[:-1]:
             parent /= part
-            parent.mkdir(exist_ok=True)
+            self._make_parent(parent)
         check_path(self._root, self.key.parts[:-1])
         if exists(self.path):
             raise Refused(Reason.UNSAFE_PATH, f"{self.path} exists already; move it away")
+        if self.repository.owner is not None:
+            handover.tree(directory, self.repository.owner)
         directory.rename(self.path)
+
+    def _make_parent(self, parent: Path) -> None:
+        with contextlib.suppress(FileExistsError):
+            parent.mkdir()
+            if self.repository.owner is not None:
+                parent.chmod(0o711)  # whatever our umask is, they have to come through
 
     # ---------------------------------------------------------------------------- removing
 
