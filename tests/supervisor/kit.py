@@ -11,13 +11,21 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from sidecar import processes
 
-PRELUDE = """
+PATIENCE = 30.0
+"""Seconds for what takes a moment on a quiet machine."""
+
+ANIMALS = str(Path(__file__).with_name("animals.py"))
+BEFORE = """
 import os, signal, subprocess, sys, time
 from sidecar import supervisor
 supervisor._REAP_EVERY = 0.1
+"""
+PRELUDE = f"""
 status = supervisor.supervise()
 if status is not None:
     sys.exit(status)
@@ -30,36 +38,49 @@ def start(code, **options):
     return subprocess.Popen([sys.executable, "-c", code, marker], **options)
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-DAEMON = "import os, time\\nif os.fork() == 0:\\n os.setsid()\\n if os.fork() == 0: time.sleep(60)"
 
 def zoo():
-    '''A meek child, a stubborn one in its own session, a daemon, a grandchild of a shell.'''
-    start("import time; time.sleep(60)")
-    start(STUBBORN, start_new_session=True)
-    start(DAEMON).wait()
-    subprocess.Popen(["/bin/sh", "-c", f"{sys.executable} -c '{STUBBORN}' {marker} & wait"])
+    '''A meek child, a stubborn one in its own session, a daemon, a grandchild of a shell.
+
+    Returns when each is what it is to be.'''
+    heard, told = os.pipe()
+    def animal(kind):
+        return [sys.executable, {ANIMALS!r}, kind, marker, str(told)]
+    def keep(command, **options):
+        return subprocess.Popen(command, pass_fds=[told], **options)
+    keep(animal("meek"))
+    keep(animal("stubborn"), start_new_session=True)
+    keep(animal("daemon")).wait()
+    keep(["/bin/sh", "-c", " ".join(animal("stubborn")) + " & wait"])
+    os.close(told)
+    for _ in range(4):
+        assert os.read(heard, 1) == b"."
+    os.close(heard)
 """
-ZOO = 4
-"""Processes with the marker that ``zoo`` makes, once the shell and the daemon's parents settle."""
+ZOO = 5
+"""Processes with the marker that ``zoo`` makes, the shell among them."""
 
 
 class Run:
     """A supervisor, its worker and whatever they start; nothing is left of it at the end."""
 
-    def __init__(self, code: str, command: Sequence[str] = (), **options: object) -> None:
+    def __init__(
+        self, code: str, command: Sequence[str] = (), *, before: str = "", **options: Any
+    ) -> None:
         self.marker = f"marker-{uuid.uuid4().hex}"
-        argv = [*command, sys.executable, "-c", PRELUDE + code, self.marker]
+        text = f"{BEFORE}{before}\n{PRELUDE}{code}"
+        argv = [*command, sys.executable, "-c", text, self.marker]
         self.process = subprocess.Popen(
             argv,
             **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            | options,  # type: ignore[call-overload]
+            | options,
         )
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def line(self, within: float = 10) -> str:
+    def line(self, within: float = PATIENCE) -> str:
         """The next line of stdout, unbuffered reads so that nothing is swallowed."""
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
@@ -84,7 +105,7 @@ class Run:
         until(there)
         return min(found)
 
-    def status(self, within: float = 10) -> int:
+    def status(self, within: float = PATIENCE) -> int:
         return self.process.wait(within)
 
     def stderr(self) -> str:
@@ -100,14 +121,12 @@ class Run:
                     found.append(pid)
         return sorted(found)
 
-    def gone(self, within: float) -> float:
-        """Seconds until nothing is left; fails when that takes longer."""
-        started = time.monotonic()
-        until(lambda: not self.carrying(), within)
-        return time.monotonic() - started
+    def gone(self) -> None:
+        """Wait until nothing is left."""
+        until(lambda: not self.carrying())
 
 
-def until(true: Callable[[], bool], within: float = 10) -> None:
+def until(true: Callable[[], bool], within: float = PATIENCE) -> None:
     end = time.monotonic() + within
     while not true():
         assert time.monotonic() < end, f"not within {within} s"
@@ -115,8 +134,11 @@ def until(true: Callable[[], bool], within: float = 10) -> None:
 
 
 @contextlib.contextmanager
-def running(code: str, command: Sequence[str] = (), **options: object) -> Iterator[Run]:
-    run = Run(code, command, **options)
+def running(
+    code: str, command: Sequence[str] = (), *, before: str = "", **options: Any
+) -> Iterator[Run]:
+    """``before`` runs in front of the fork, so in both processes."""
+    run = Run(code, command, before=before, **options)
     try:
         yield run
     finally:

