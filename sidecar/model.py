@@ -174,6 +174,8 @@ class Caller:
     ``log_level`` is the lowest level of log messages wanted while this call runs.
     ``ask`` is there where its connection can carry a request to the client while the call runs
     (the sessions' era); whether the client declared what is asked, ``capabilities`` says.
+    ``link`` is the trace context of the HTTP request, where ``trace`` came in its message;
+    ``request`` is the JSON-RPC id.
     """
 
     principal: Principal
@@ -189,6 +191,8 @@ class Caller:
     notify: Notify = no_notify
     ask: Ask | None = None
     brought: Brought | None = None
+    link: TraceContext = NO_TRACE
+    request: RequestId | None = None
 
     @property
     def isolation(self) -> str:

@@ -72,7 +72,6 @@ class Key:
     OUTCOME: Final = "sidecar.outcome"
     ATTEMPT: Final = "sidecar.attempt"
     ATTEMPTS: Final = "sidecar.attempts"
-    HIDDEN: Final = "sidecar.hidden"
 
     DECISION: Final = "sidecar.decision"
     PHASE: Final = "sidecar.phase"

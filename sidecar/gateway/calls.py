@@ -11,6 +11,7 @@ from sidecar.config import Retry
 from sidecar.events import Bus, CallFinished
 from sidecar.gateway import spans
 from sidecar.gateway.answers import is_error, received, stamped
+from sidecar.gateway.capture import Capture
 from sidecar.gateway.retry import pause
 from sidecar.gateway.roster import Roster
 from sidecar.model import (
@@ -28,8 +29,9 @@ from sidecar.model import (
     Unavailable,
 )
 from sidecar.ports.gate import Gate
-from sidecar.ports.tracer import Span, Tracer
+from sidecar.ports.tracer import CURRENT, Span, Tracer
 from sidecar.ports.upstream import Upstream
+from sidecar.semconv import Key
 
 _UNKNOWN = "failed"
 _DECISIONS = 3
@@ -60,6 +62,7 @@ class Calls:
         self._tracer = tracer
         self._bus = bus
         self.retry = retry
+        self.capture = Capture()
 
     async def run(
         self, call: Call, caller: Caller, send: Send = _request, *, joins: bool = False
@@ -72,23 +75,33 @@ class Calls:
         """
         span = self._tracer.start(spans.name(call), "server", caller.trace)
         if span.sampled:
+            spans.asked(span, call.method, caller)
             spans.describe(span, call, caller)
+            self.capture.arguments(span, call)
         within = spans.under(caller, span.context)
+        # For the rest of this task, which is the request's own.
+        CURRENT.set(span.context)
         run = _Run(joins)
         began = asyncio.get_running_loop().time()
-        error: str | None = None
+        failed: BaseException | None = None
         try:
             fields = await self._answer(call, within, send, run, span)
+            if span.sampled:
+                self.capture.result(span, call, fields)
+            return fields
         except BaseException as failure:
-            error = spans.error_type(failure)
+            failed = failure
             if run.outcome == _UNKNOWN:
                 run.outcome = _outcome(failure)
             raise
-        else:
-            error = None if run.outcome == "ok" else run.outcome
-            return fields
         finally:
-            span.end(error)
+            if span.sampled:
+                span.set(Key.OUTCOME, run.outcome)
+                span.set(Key.ATTEMPTS, run.attempts)
+            if failed is None:
+                span.end(spans.error_of(run.outcome))
+            else:
+                spans.failed(span, failed)
             if self._bus.wanted(CallFinished):
                 self._finished(call, caller, run, began, span.context)
 
@@ -191,11 +204,12 @@ class Calls:
             span = self._tracer.start(spans.name(call), "client", caller.trace)
             if span.sampled:
                 spans.describe(span, call, caller)
-                span.set(spans.ATTEMPT, run.attempts)
+                spans.peer(span, slot.config)
+                span.set(Key.ATTEMPT, run.attempts)
             try:
                 fields = await send(slot.upstream, call, spans.under(caller, span.context))
             except Unavailable as failure:
-                span.end("unavailable")
+                spans.failed(span, failure)
                 # What an earlier attempt may have done is not undone by one that did nothing.
                 ran = failure.ran if ran == "no" else ran
                 now = asyncio.get_running_loop().time()
@@ -212,10 +226,10 @@ class Calls:
                         raise
                     raise _having(failure, ran) from failure
             except BaseException as failure:
-                span.end(spans.error_type(failure))
+                spans.failed(span, failure)
                 raise
             else:
-                span.end()
+                span.end("tool_error" if span.sampled and is_error(fields) else None)
                 return fields
             await asyncio.sleep(wait)
 

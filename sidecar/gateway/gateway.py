@@ -12,14 +12,15 @@ from sidecar.events import Bus
 from sidecar.gate import OpenGate
 from sidecar.gateway.about import capabilities, instructions
 from sidecar.gateway.calls import Calls
+from sidecar.gateway.capture import Capture
 from sidecar.gateway.chores import Chores
 from sidecar.gateway.listeners import Callback, Hub, Listener, Listening
 from sidecar.gateway.lists import KIND, Lists
 from sidecar.gateway.requests import Requests
 from sidecar.gateway.roster import Roster
-from sidecar.gateway.spans import error_type
+from sidecar.gateway.spans import asked, failed, under
 from sidecar.gateway.watches import Watches
-from sidecar.mcp.errors import invalid_params, method_not_found
+from sidecar.mcp.errors import Rejection, invalid_params, method_not_found
 from sidecar.model import (
     Caller,
     Fields,
@@ -31,9 +32,10 @@ from sidecar.model import (
     Unroutable,
 )
 from sidecar.ports.gate import Gate
-from sidecar.ports.tracer import PassingTracer, Tracer
+from sidecar.ports.tracer import PassingTracer, Span, Tracer
 from sidecar.ports.upstream import Upstream
 from sidecar.wire import json
+from sidecar.wire.jsonrpc import INVALID_PARAMS
 
 _Handler: TypeAlias = Callable[[JsonObject, Caller], Awaitable[Fields]]
 
@@ -66,10 +68,12 @@ class Gateway:
             "prompts/get": self._requests.get_prompt,
             "resources/read": self._requests.read_resource,
             "resources/subscribe": self._requests.subscribe,
-            "resources/unsubscribe": self._requests.unsubscribe,
+            "resources/unsubscribe": self._spanned(
+                "resources/unsubscribe", self._requests.unsubscribe
+            ),
             "completion/complete": self._requests.complete,
-            "logging/setLevel": self._requests.set_level,
-            "ping": self._ping,
+            "logging/setLevel": self._spanned("logging/setLevel", self._requests.set_level),
+            "ping": self._spanned("ping", self._ping),
         }
 
     # ------------------------------------------------------------------------ what is asked
@@ -97,7 +101,7 @@ class Gateway:
         if handler is not None:
             try:
                 return await handler(params, caller)
-            except (Unroutable, Untold) as failure:
+            except (Unroutable, Untold, Rejection) as failure:
                 self._missed(method, caller, failure)
                 raise
         if method in KIND:
@@ -105,24 +109,41 @@ class Gateway:
         raise method_not_found(method)
 
     async def _list(self, method: str, params: JsonObject, caller: Caller) -> Fields:
-        span = self._tracer.start(method, "server", caller.trace)
-        error: str | None = None
-        try:
+        async def page(params: JsonObject, caller: Caller) -> Fields:
             if caller.server is not None and not self.sees(caller.server, caller):
                 raise _no_server(caller.server)
             return await self._lists.page(method, params, caller)
-        except RpcError as failure:
-            error = str(failure.code)
-            raise
-        except Unroutable as failure:
-            error = failure.reason
-            raise
-        finally:
-            span.end(error)
 
-    def _missed(self, method: str, caller: Caller, failure: Unroutable | Untold) -> None:
+        return await self._spanned(method, page)(params, caller)
+
+    def _spanned(self, method: str, handler: _Handler) -> _Handler:
+        """The same with a span around it, for what is no call."""
+
+        async def handle(params: JsonObject, caller: Caller) -> Fields:
+            span = self.span(method, caller)
+            try:
+                fields = await handler(params, under(caller, span.context))
+            except BaseException as failure:
+                failed(span, failure)
+                raise
+            span.end()
+            return fields
+
+        return handle
+
+    def span(self, method: str, caller: Caller) -> Span:
+        """A span for a request that is answered without any server; ``end`` is owed."""
+        span = self._tracer.start(method, "server", caller.trace)
+        if span.sampled:
+            asked(span, method, caller)
+        return span
+
+    def _missed(
+        self, method: str, caller: Caller, failure: Unroutable | Untold | Rejection
+    ) -> None:
         """A request that led to no call leaves a span all the same."""
-        self._tracer.start(method, "server", caller.trace).end(error_type(failure))
+        if not isinstance(failure, Rejection) or failure.code == INVALID_PARAMS:
+            failed(self.span(method, caller), failure)
 
     async def _ping(self, params: JsonObject, caller: Caller) -> Fields:
         return {}
@@ -136,7 +157,7 @@ class Gateway:
         separator = _separator(separator)
         try:
             return await self._requests.call_tool(params, caller, separator)
-        except (Unroutable, Untold) as failure:
+        except (Unroutable, Untold, Rejection) as failure:
             self._missed("tools/call", caller, failure)
             raise
 
@@ -260,6 +281,10 @@ class Gateway:
         self._calls.retry = config.retry
         self._roster.list_wait = config.list_wait
         self._depth = config.limits.depth
+
+    def capture(self, capture: Capture) -> None:
+        """From now on, what of arguments and results goes on spans."""
+        self._calls.capture = capture
 
     def servers(self) -> list[ServerStatus]:
         """The status of every server, in order, for the operator: no principal's view."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+from sidecar.config import ServerConfig
 from sidecar.model import (
     Call,
     Caller,
@@ -14,24 +17,12 @@ from sidecar.model import (
     Unroutable,
 )
 from sidecar.ports.tracer import Span
-
-METHOD = "mcp.method.name"
-SESSION = "mcp.session.id"
-TOOL = "gen_ai.tool.name"
-PROMPT = "gen_ai.prompt.name"
-OPERATION = "gen_ai.operation.name"
-SERVER = "sidecar.server"
-CALL = "sidecar.call"
-ATTEMPT = "sidecar.attempt"
-
-DECISION = "sidecar.decision"
-RULE = "sidecar.rule"
-REVISION = "sidecar.policy.revision"
-WOULD = "sidecar.would"
-WOULD_RULE = "sidecar.would_rule"
+from sidecar.semconv import GenAi, Key, Mcp
 
 _TOOLS = (Kind.MCP, Kind.ACP)
 _SHOWN = (*_TOOLS, Kind.PROMPT)
+_NO_ERROR = ("ok", "joined", "running")
+"""Outcomes that are no error: somebody else's answer, and work that goes on."""
 
 
 def name(call: Call) -> str:
@@ -41,27 +32,56 @@ def name(call: Call) -> str:
 
 def describe(span: Span, call: Call, caller: Caller) -> None:
     """Say what the call is, on a span that somebody keeps."""
-    span.set(METHOD, call.method)
-    span.set(SERVER, call.server)
-    span.set(CALL, call.id)
+    span.set(Mcp.METHOD, call.method)
+    span.set(Key.SERVER, call.server)
+    span.set(Key.CALL, call.id)
     if caller.session:
-        span.set(SESSION, caller.session)
+        span.set(Mcp.SESSION, caller.session)
     if call.kind in _TOOLS:
-        span.set(TOOL, call.target)
-        span.set(OPERATION, "execute_tool")
+        span.set(GenAi.TOOL, call.target)
+        span.set(GenAi.OPERATION, GenAi.EXECUTE_TOOL)
     elif call.kind is Kind.PROMPT:
-        span.set(PROMPT, call.target)
+        span.set(GenAi.PROMPT, call.target)
+
+
+def asked(span: Span, method: str, caller: Caller) -> None:
+    """Say who asks for what, on the span of their request."""
+    span.set(Mcp.METHOD, method)
+    span.set(Key.PRINCIPAL, caller.principal.name)
+    span.set(Key.ERA, caller.era.value)
+    if caller.request is not None:
+        span.set(Mcp.REQUEST_ID, str(caller.request))
+    if caller.client.name:
+        span.set(Key.CLIENT, caller.client.name)
+    span.link(caller.link)
+
+
+def peer(span: Span, config: ServerConfig) -> None:
+    """Say who is asked, on the span of an attempt."""
+    if config.transport == "stdio":
+        span.set(Mcp.TRANSPORT, "pipe")
+        return
+    span.set(Mcp.TRANSPORT, "tcp")
+    span.set(Mcp.PROTOCOL_NAME, "http")
+    try:
+        parts = urlsplit(config.url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return
+    if host:
+        span.set(Mcp.SERVER_ADDRESS, host)
+        span.set(Mcp.SERVER_PORT, port or (443 if parts.scheme == "https" else 80))
 
 
 def decided(span: Span, decision: Decision) -> None:
     """Say what policy said, and what it would have said were all of its rules in force."""
-    span.set(DECISION, decision.decision)
-    span.set(RULE, decision.rule)
+    span.set(Key.DECISION, decision.decision)
+    span.set(Key.RULE, decision.rule)
     if decision.revision:
-        span.set(REVISION, decision.revision)
+        span.set(Key.REVISION, decision.revision)
     if decision.would is not None:
-        span.set(WOULD, decision.would)
-        span.set(WOULD_RULE, decision.would_rule)
+        span.set(Key.WOULD, decision.would)
+        span.set(Key.WOULD_RULE, decision.would_rule)
 
 
 def error_type(failure: BaseException) -> str:
@@ -73,6 +93,20 @@ def error_type(failure: BaseException) -> str:
     if isinstance(failure, Unroutable):
         return failure.reason
     return type(failure).__name__
+
+
+def error_of(outcome: str) -> str | None:
+    """``error.type`` of a call that was answered."""
+    return None if outcome in _NO_ERROR else outcome
+
+
+def failed(span: Span, failure: BaseException) -> None:
+    """End a span with what was raised. Only our own words go with it: a server's may quote what
+    was sent."""
+    error = error_type(failure)
+    if span.sampled and isinstance(failure, RpcError):
+        span.set(Mcp.STATUS_CODE, error)
+    span.end(error, failure.why if isinstance(failure, Unavailable) else "")
 
 
 def under(caller: Caller, context: TraceContext) -> Caller:
@@ -102,4 +136,6 @@ def _caller(caller: Caller, context: TraceContext, notify: Notify) -> Caller:
         notify,
         caller.ask,
         caller.brought,
+        caller.link,
+        caller.request,
     )

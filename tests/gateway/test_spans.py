@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import pytest
 
 from sidecar.events import Bus, CallFinished
 from sidecar.gateway import Gateway
-from sidecar.model import Era, RpcError, TraceContext, Unavailable, Unroutable
-from sidecar.ports.tracer import SpanKind
+from sidecar.gateway.capture import Capture
+from sidecar.model import Era, JsonObject, RpcError, TraceContext, Unavailable, Unroutable
+from sidecar.ports.tracer import CURRENT, SpanKind, Value
 from tests.gateway.conftest import CONFIG, Serve
 from tests.gateway.scripted import Scripted, caller, config, offers, resource, result, tool
 
@@ -21,8 +23,17 @@ class Spans:
         self.sampled = sampled
         self.started: list[Kept] = []
 
-    def start(self, name: str, kind: SpanKind, parent: TraceContext) -> Kept:
+    def start(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: TraceContext,
+        *,
+        at: int | None = None,
+        attributes: Mapping[str, Value] | None = None,
+    ) -> Kept:
         span = Kept(self, name, kind, parent)
+        span.attributes |= dict(attributes or {})
         self.started.append(span)
         return span
 
@@ -33,14 +44,24 @@ class Kept:
         self.sampled = tracer.sampled
         self.context = TraceContext(f"00-{len(tracer.started)}")
         self.attributes: dict[str, object] = {}
+        self.links: list[TraceContext] = []
         self.ended: list[str | None] = []
+        self.messages: list[str] = []
 
-    def set(self, key: str, value: str | float | bool) -> None:
+    def set(self, key: str, value: Value) -> None:
         assert self.sampled
         self.attributes[key] = value
 
-    def end(self, error: str | None = None) -> None:
+    def link(self, context: TraceContext) -> None:
+        if context.traceparent:
+            self.links.append(context)
+
+    def event(self, name: str, attributes: Mapping[str, Value]) -> None:
+        assert self.sampled
+
+    def end(self, error: str | None = None, message: str = "", *, at: int | None = None) -> None:
         self.ended.append(error)
+        self.messages.append(message)
 
 
 @pytest.fixture
@@ -69,6 +90,8 @@ async def test_spans_of_a_call_that_is_tried_twice(bus: Bus, tracer: Spans) -> N
     assert second.attributes["sidecar.attempt"] == 2
     assert request.attributes == {
         "mcp.method.name": "tools/call",
+        "sidecar.principal": "agent",
+        "sidecar.era": "legacy",
         "sidecar.server": "s",
         "sidecar.call": answer["_meta"]["sidecar/call"],  # type: ignore[index]
         "mcp.session.id": "s1",
@@ -76,15 +99,20 @@ async def test_spans_of_a_call_that_is_tried_twice(bus: Bus, tracer: Spans) -> N
         "gen_ai.operation.name": "execute_tool",
         "sidecar.decision": "allow",
         "sidecar.rule": "default",
+        "sidecar.outcome": "ok",
+        "sidecar.attempts": 2,
     }
+    assert second.attributes["network.transport"] == "pipe"
+    assert first.messages == ["refused"]
     assert events[0].trace is request.context
+    assert CURRENT.get() is request.context
     await gateway.close()
 
 
 @pytest.mark.parametrize(
     ("scripted", "errors"),
     [
-        (result(isError=True), ["tool_error", None]),
+        (result(isError=True), ["tool_error", "tool_error"]),
         (RpcError(-32050, "x"), ["-32050", "-32050"]),
         (Unavailable("s", "x", ran="maybe"), ["unavailable", "unavailable"]),
         (ValueError("SECRET"), ["ValueError", "ValueError"]),
@@ -168,4 +196,45 @@ async def test_under_another_span_the_caller_is_otherwise_the_same(bus: Bus, tra
     assert got.trace != PARENT
     assert repr(dataclasses.replace(got, trace=PARENT)) == repr(who)
     assert (got.notify, got.deadline, got.progress, got.log_level) == (told, 1e12, "tok", "info")
+    await gateway.close()
+
+
+async def test_what_asks_wrongly_and_what_is_no_call_have_spans(bus: Bus, tracer: Spans) -> None:
+    gateway = Gateway(CONFIG, bus, tracer=tracer)
+    gateway.attach(Scripted("s", offers(["x"])), config("s"))
+    http = TraceContext(f"00-{'a' * 32}-{'b' * 16}-01")
+    await gateway.request("ping", {}, caller(trace=PARENT, link=http, request=7))
+    with pytest.raises(RpcError):
+        await gateway.request("tools/call", {"name": 1}, caller(trace=PARENT))
+    ping, wrong = tracer.started
+    assert (ping.name, ping.parent, ping.ended, ping.links) == ("ping", PARENT, [None], [http])
+    assert ping.attributes["jsonrpc.request.id"] == "7"
+    assert (wrong.name, wrong.ended) == ("tools/call", ["-32602"])
+    await gateway.close()
+
+
+async def test_arguments_and_results_only_when_asked_for_and_redacted(
+    bus: Bus, tracer: Spans
+) -> None:
+    gateway = Gateway(CONFIG, bus, tracer=tracer)
+    server = Scripted("s", offers(["x"]))
+    gateway.attach(server, config("s"))
+    content = result(structuredContent={"token": "S2", "n": 1})
+    server.answers["tools/call"] = [content, content]
+    params: JsonObject = {"name": "s__x", "arguments": {"a": {"password": "S1"}, "b": [2]}}
+    await gateway.request("tools/call", params, caller())
+    assert not {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"} & {
+        key for span in tracer.started for key in span.attributes
+    }
+    gateway.capture(Capture(True, True, ("pass*", "structuredContent.token")))
+    await gateway.request("tools/call", params, caller())
+    span = tracer.started[-2]
+    assert span.attributes["gen_ai.tool.call.arguments"] == '{"a":{"password":"[hidden]"},"b":[2]}'
+    told = str(span.attributes["gen_ai.tool.call.result"])
+    assert '"structuredContent":{"token":"[hidden]","n":1}' in told
+    long: JsonObject = {"name": "s__x", "arguments": {"a": "x" * 10_000}}
+    server.answers["tools/call"] = [content]
+    await gateway.request("tools/call", long, caller())
+    kept = str(tracer.started[-2].attributes["gen_ai.tool.call.arguments"])
+    assert len(kept) == 8193
     await gateway.close()
