@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint bench differential peers clean
+.PHONY: demo test test-agents check lint bench differential peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/sidecar demo $(ARGS)
@@ -13,6 +13,11 @@ test: $(VENV)/.installed-test peers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# Real coding agents on a fake model: those of `make test` and three more, a gigabyte from npm.
+test-agents: $(VENV)/.installed-test
+	@$(BIN)/python tests/peers/install.py --agents
+	$(BIN)/pytest tests/harness/agent -m real --timeout 600
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

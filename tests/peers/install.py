@@ -3,7 +3,8 @@
 Needs Python with pip, and nothing else of the system: Node.js comes as a wheel. Every part (the
 npm packages, each Python environment) has a stamp that holds a digest of its own pins, so a run
 with nothing to do costs a few milliseconds and prints nothing, and a changed pin reinstalls its
-own part only. Parts are installed side by side.
+own part only. Parts are installed side by side. With `--agents` also the coding agents that only
+`make test-agents` needs.
 
 Exit status 1, with the tail of the installer's own words, when a part could not be installed.
 """
@@ -118,11 +119,15 @@ def install_python(where: Path, pins: Pins) -> None:
     pip_install(pins, f"--python={where / 'bin' / 'python'}")
 
 
-def parts() -> list[Part]:
-    """Everything that ``pins.toml`` asks for, the slowest first."""
+def parts(*, agents: bool = False) -> list[Part]:
+    """Everything that ``pins.toml`` asks for, the slowest first; with ``agents`` all of them."""
     pins = tomllib.loads((HERE / "pins.toml").read_text())
     python = [Part(name, wanted, install_python) for name, wanted in pins["python"].items()]
-    return [Part("node", pins["node"] | pins["npm"], install_node), *python]
+    tables = {"agents": "agents", "node": "npm"}
+    if agents:
+        tables = {"more-agents": "more-agents", **tables}
+    npm = [Part(name, pins["node"] | pins[table], install_node) for name, table in tables.items()]
+    return [*npm, *python]
 
 
 def install(part: Part) -> str | None:
@@ -147,11 +152,12 @@ def tell_progress(pending: set[str], done: threading.Event) -> None:
 
 
 def main() -> int:
-    missing = [part for part in parts() if not part.is_there()]
+    wanted = parts(agents="--agents" in sys.argv[1:])
+    missing = [part for part in wanted if not part.is_there()]
     if not missing:
         return 0
     started = time.monotonic()
-    print(f"Installing real MCP peers for the tests: {', '.join(p.name for p in missing)} …")
+    print(f"Installing real peers for the tests: {', '.join(p.name for p in missing)} …")
     pending, done = {part.name for part in missing}, threading.Event()
     ticker = threading.Thread(target=tell_progress, args=(pending, done), daemon=True)
     ticker.start()

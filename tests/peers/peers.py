@@ -35,6 +35,27 @@ def node(script: Path, *args: str) -> list[str]:
     return [str(NODE), str(script), *args]
 
 
+# The file that each coding agent's package runs, and the part of `.peers/` that it is in.
+_AGENTS = {
+    "claude": ("agents", "@agentclientprotocol/claude-agent-acp/dist/index.js"),
+    "codex": ("more-agents", "@agentclientprotocol/codex-acp/dist/index.js"),
+    "gemini": ("more-agents", "@google/gemini-cli/bundle/gemini.js"),
+    "opencode": ("more-agents", "opencode-ai/bin/opencode"),
+}
+
+
+def agent(name: str, *args: str) -> list[str]:
+    """The command of a coding agent, such as ``agent("claude")``."""
+    part, entry = _AGENTS[name]
+    home = PEERS / part
+    return [str(home / "bin" / "node"), str(home / "node_modules" / entry), *args]
+
+
+def why_no_agent(name: str) -> str:
+    """As ``why_missing``, for a coding agent."""
+    return why_missing(_AGENTS[name][0])
+
+
 def python(environment: str, *args: str) -> list[str]:
     """The interpreter of one environment, such as ``python("fastmcp-new", "server.py")``."""
     return [str(PEERS / environment / "bin" / "python"), *args]
@@ -49,7 +70,12 @@ def module(name: str, *args: str) -> list[str]:
 def why_missing(part: str) -> str:
     """Empty when a part of ``.peers/`` is installed, else the reason that a skip prints."""
     pins = tomllib.loads((HERE / "pins.toml").read_text())
-    known = {"node", *pins["python"]}
+    known = {"agents", "more-agents", "node", *pins["python"]}
     if part not in known:
         raise ValueError(f"no such part of .peers/: {part} (there are {sorted(known)})")
-    return "" if (PEERS / part / ".stamp").is_file() else f"peer {part} missing: run `make peers`"
+    return "" if (PEERS / part / ".stamp").is_file() else _run(part)
+
+
+def _run(part: str) -> str:
+    how = "test-agents" if part == "more-agents" else "peers"
+    return f"peer {part} missing: run `make {how}`"
