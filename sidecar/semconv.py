@@ -115,3 +115,41 @@ class Key:
     KEPT: Final = "sidecar.sweep.kept"
     KEPT_PATHS: Final = "sidecar.sweep.kept_paths"
     KEPT_REASONS: Final = "sidecar.sweep.kept_reasons"
+
+
+class Metric:
+    """Metrics: ``mcp.*`` and ``process.*`` of the conventions, ``sidecar.*`` our own."""
+
+    SERVER_OPERATION: Final = "mcp.server.operation.duration"
+    CLIENT_OPERATION: Final = "mcp.client.operation.duration"
+    SERVER_SESSION: Final = "mcp.server.session.duration"
+    CLIENT_SESSION: Final = "mcp.client.session.duration"
+
+    CALLS: Final = "sidecar.calls"
+    APPROVALS: Final = "sidecar.approvals"
+    APPROVAL_WAIT: Final = "sidecar.approval.wait"
+    EGRESS: Final = "sidecar.egress.decisions"
+    SERVERS: Final = "sidecar.servers"
+    SERVER_UP: Final = "sidecar.server.up"
+    LEG_CHANGES: Final = "sidecar.leg.changes"
+    TOOLS: Final = "sidecar.tools"
+    SESSIONS: Final = "sidecar.sessions"
+    STORE: Final = "sidecar.store.operation.duration"
+    QUEUE: Final = "sidecar.queue.depth"
+    LOST: Final = "sidecar.queue.lost"
+    LAG: Final = "sidecar.event_loop.lag"
+    BUILD: Final = "sidecar.build.info"
+
+    CPU: Final = "process.cpu.time"
+    MEMORY: Final = "process.memory.usage"
+    FILES: Final = "process.unix.file_descriptor.count"
+    UPTIME: Final = "process.uptime"
+
+
+class Label:
+    """Attributes that metrics alone have."""
+
+    STORE_OPERATION: Final = "sidecar.store.operation"
+    QUEUE: Final = "sidecar.queue"
+    VERSION: Final = "service.version"
+    PYTHON: Final = "process.runtime.version"
