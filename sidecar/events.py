@@ -110,7 +110,11 @@ class SessionClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFinished(Event):
-    """A call ended. ``outcome`` is ``ok``, ``tool_error``, or a failure's name; seconds."""
+    """A call ended. ``outcome`` is ``ok``, ``tool_error``, or a failure's name; seconds.
+
+    ``decision`` and ``rule`` are the last ones, empty where nothing was decided; ``error`` is
+    the ``error.type`` of its span, empty for none.
+    """
 
     call: str
     method: str
@@ -121,6 +125,41 @@ class CallFinished(Event):
     outcome: str
     seconds: float
     attempts: int
+    kind: str = ""
+    decision: str = ""
+    rule: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFinished(Event):
+    """A call was sent to its server, and this is over; seconds. ``error`` as of a call."""
+
+    method: str
+    server: str
+    target: str
+    kind: str
+    transport: str
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFinished(Event):
+    """A caller's request that is no call was answered; seconds. ``error`` as of a call."""
+
+    method: str
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialDecided(Event):
+    """A dial was decided, as ``Decided`` tells in full. ``reason`` is why it would be dialled."""
+
+    decision: str
+    rule: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from sidecar.config import ServerConfig
 from sidecar.egress.addresses import CLASSES, Address
 from sidecar.egress.urls import Ambiguous, Target, parse
 from sidecar.egress.verdict import Verdict, class_of_name, judge
-from sidecar.events import Bus, Decided
+from sidecar.events import Bus, Decided, DialDecided
 from sidecar.model import Decision, JsonObject, Phase, PolicyError
 from sidecar.policy import shapes
 from sidecar.ports.policy import Policy
@@ -194,6 +194,10 @@ class EgressCheck:
         except Exception as error:
             log.exception("deciding about a dial failed")
             decision = _error(type(error).__name__)
+        if not asked and self._bus.wanted(DialDecided):
+            self._bus.publish(
+                DialDecided(decision=decision.decision, rule=decision.rule, reason=reason)
+            )
         if not asked and self._bus.wanted(Decided):
             where = "" if verdict.target is None else verdict.target.origin
             self._bus.publish(

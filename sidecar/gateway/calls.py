@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sidecar.config import Retry
-from sidecar.events import Bus, CallFinished
+from sidecar.events import AttemptFinished, Bus, CallFinished
 from sidecar.gateway import spans
 from sidecar.gateway.answers import is_error, received, stamped
 from sidecar.gateway.capture import Capture
@@ -18,6 +18,7 @@ from sidecar.model import (
     Admitted,
     Call,
     Caller,
+    Decision,
     Fields,
     Kind,
     NotSent,
@@ -51,6 +52,8 @@ class _Run:
     joins: bool
     outcome: str = _UNKNOWN
     attempts: int = 0
+    decision: Decision | None = None
+    error: str | None = None
 
 
 class Calls:
@@ -99,9 +102,10 @@ class Calls:
                 span.set(Key.OUTCOME, run.outcome)
                 span.set(Key.ATTEMPTS, run.attempts)
             if failed is None:
-                span.end(spans.error_of(run.outcome))
+                run.error = spans.error_of(run.outcome)
+                span.end(run.error)
             else:
-                spans.failed(span, failed)
+                run.error = spans.failed(span, failed)
             if self._bus.wanted(CallFinished):
                 self._finished(call, caller, run, began, span.context)
 
@@ -110,6 +114,7 @@ class Calls:
     ) -> Fields:
         for _ in range(_DECISIONS):
             admitted = await self._admit(call, caller, run.joins)
+            run.decision = admitted.decision
             if span.sampled:
                 spans.decided(span, admitted.decision)
             if isinstance(admitted, Refused):
@@ -206,10 +211,12 @@ class Calls:
                 spans.describe(span, call, caller)
                 spans.peer(span, slot.config)
                 span.set(Key.ATTEMPT, run.attempts)
+            began = asyncio.get_running_loop().time()
+            error: str | None = None
             try:
                 fields = await send(slot.upstream, call, spans.under(caller, span.context))
             except Unavailable as failure:
-                spans.failed(span, failure)
+                error = spans.failed(span, failure)
                 # What an earlier attempt may have done is not undone by one that did nothing.
                 ran = failure.ran if ran == "no" else ran
                 now = asyncio.get_running_loop().time()
@@ -226,12 +233,33 @@ class Calls:
                         raise
                     raise _having(failure, ran) from failure
             except BaseException as failure:
-                spans.failed(span, failure)
+                error = spans.failed(span, failure)
                 raise
             else:
-                span.end("tool_error" if span.sampled and is_error(fields) else None)
+                wanted = span.sampled or self._bus.wanted(AttemptFinished)
+                error = "tool_error" if wanted and is_error(fields) else None
+                span.end(error)
                 return fields
+            finally:
+                if self._bus.wanted(AttemptFinished):
+                    self._attempted(call, slot.config.transport, began, error, span.context)
             await asyncio.sleep(wait)
+
+    def _attempted(
+        self, call: Call, transport: str, began: float, error: str | None, trace: TraceContext
+    ) -> None:
+        self._bus.publish(
+            AttemptFinished(
+                trace=trace,
+                method=call.method,
+                server=call.server,
+                target=call.target,
+                kind=call.kind.value,
+                transport=transport,
+                seconds=asyncio.get_running_loop().time() - began,
+                error=error or "",
+            )
+        )
 
     def _finished(
         self, call: Call, caller: Caller, run: _Run, began: float, trace: TraceContext
@@ -248,6 +276,10 @@ class Calls:
                 outcome=run.outcome,
                 seconds=asyncio.get_running_loop().time() - began,
                 attempts=run.attempts,
+                kind=call.kind.value,
+                decision=run.decision.decision if run.decision is not None else "",
+                rule=run.decision.rule if run.decision is not None else "",
+                error=run.error or "",
             )
         )
 
@@ -255,6 +287,7 @@ class Calls:
 def _refused(refused: Refused, call: Call, run: _Run) -> Fields:
     """The gate's own answer; one that cannot be a result is raised."""
     run.outcome = refused.kind
+    run.decision = refused.decision
     if refused.error is not None:
         raise refused.error
     return stamped(refused.result, call.id)

@@ -100,13 +100,14 @@ def error_of(outcome: str) -> str | None:
     return None if outcome in _NO_ERROR else outcome
 
 
-def failed(span: Span, failure: BaseException) -> None:
-    """End a span with what was raised. Only our own words go with it: a server's may quote what
-    was sent."""
+def failed(span: Span, failure: BaseException) -> str:
+    """End a span with what was raised; returns its ``error.type``. Only our own words go with it:
+    a server's may quote what was sent."""
     error = error_type(failure)
     if span.sampled and isinstance(failure, RpcError):
         span.set(Mcp.STATUS_CODE, error)
     span.end(error, failure.why if isinstance(failure, Unavailable) else "")
+    return error
 
 
 def under(caller: Caller, context: TraceContext) -> Caller:
