@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 from sidecar.catalog import Catalog, Untold, View
 from sidecar.catalog.formats import FORMATS, BadBlock, read_block
 from sidecar.config import Config, ServerConfig
-from sidecar.events import Bus
+from sidecar.events import Bus, RequestFinished
 from sidecar.gate import OpenGate
 from sidecar.gateway.about import capabilities, instructions
 from sidecar.gateway.calls import Calls
@@ -19,6 +19,7 @@ from sidecar.gateway.lists import KIND, Lists
 from sidecar.gateway.requests import Requests
 from sidecar.gateway.roster import Roster
 from sidecar.gateway.spans import asked, failed, under
+from sidecar.gateway.timed import Timed
 from sidecar.gateway.watches import Watches
 from sidecar.mcp.errors import Rejection, invalid_params, method_not_found
 from sidecar.model import (
@@ -54,6 +55,7 @@ class Gateway:
         gate = gate or OpenGate()
         tracer = tracer or PassingTracer()
         self._tracer = tracer
+        self._bus = bus
         self._depth = config.limits.depth
         self._chores = Chores()
         self._roster = Roster(Catalog(config.separator), config.list_wait)
@@ -136,7 +138,7 @@ class Gateway:
         span = self._tracer.start(method, "server", caller.trace)
         if span.sampled:
             asked(span, method, caller)
-        return span
+        return Timed(span, method, self._bus) if self._bus.wanted(RequestFinished) else span
 
     def _missed(
         self, method: str, caller: Caller, failure: Unroutable | Untold | Rejection
