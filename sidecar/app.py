@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
-import signal
-import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from sidecar import __version__
+from sidecar import __version__, privileges, users
 from sidecar.admin.api import Route
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
@@ -31,7 +27,6 @@ from sidecar.config import Config, Listen, ServerConfig, places, values
 from sidecar.config.reload import applicable, difference, token_files
 from sidecar.config.secrets import EnvFileSecrets
 from sidecar.downstream import AgentListener, Authenticator, principals, tokens_of
-from sidecar.downstream.join import run_joined
 from sidecar.egress.house import HERE, Egress
 from sidecar.events import Bus
 from sidecar.gate import Gatehouse
@@ -45,13 +40,12 @@ from sidecar.ports.policy import PolicyErrors
 from sidecar.ports.secrets import SecretError
 from sidecar.ports.store import StoreError
 from sidecar.ports.upstream import Upstream
+from sidecar.privileges import PrivilegeError
 from sidecar.store.configured import configured_store
-from sidecar.supervisor import SECOND_INTERRUPT
 from sidecar.telemetry import audit
 from sidecar.telemetry.audit_gate import audited
 from sidecar.upstream import McpServer
 from sidecar.upstream.registry import Denial, Registry, Rules
-from sidecar.watch import FileWatch
 
 log = logging.getLogger("sidecar")
 
@@ -60,8 +54,6 @@ CLOSE_WAIT = 8.0
 BAD_POLICY = 3
 """The exit code for policies that do not load, as for a configuration."""
 INPUTS = "decisions.jsonl"
-JOIN_WAIT = 1.0
-"""Seconds to find out whether a sidecar is there to join."""
 
 
 class StartError(Exception):
@@ -186,6 +178,7 @@ class App:
             raise
 
     async def _start(self, listen: bool) -> Ready:
+        self._part_from_children()
         try:
             # First, because nothing is decided without a record.
             if self._audit is not None:
@@ -237,6 +230,20 @@ class App:
             with _binding("health.listen", self._config.health):
                 health = await self._health.start(self._config.health)
         return Ready(mcp=agent, admin=admin, health=health)
+
+    def _part_from_children(self) -> None:
+        """Decide whom children run as, before the first of them. Raises StartError."""
+        uid, home = self._config.children_user, self._config.children_home
+        try:
+            users.run_as(users.User.of(uid, home) if uid is not None else None)
+        except PrivilegeError as error:
+            raise StartError(str(error)) from error
+        if uid is None:
+            # What a worker of another user held for this is of no use to it.
+            privileges.forgo()
+        spawning = any(each.command for each in self._config.servers.values())
+        if (spawning or self._config.harnesses) and (told := users.exposure()):
+            log.info("%s", told)
 
     async def _start_proxy(self, listen: bool) -> None:
         """Before the servers, which may be told of it. Children have one without listeners too."""
@@ -453,145 +460,3 @@ def _binding(setting: str, listen: Listen) -> Iterator[None]:
             f"{setting}: cannot listen on {listen}: {os.strerror(error.errno or 0)}; "
             "stop what uses it, or choose another address"
         ) from error
-
-
-# ---------------------------------------------------------------------------- serving
-
-
-async def serve(
-    config: Config,
-    read: Callable[[], Config | None],
-    *,
-    files: Sequence[Path] = (),
-    on_ready: Callable[[Ready], None] = print,
-) -> int:
-    """Serve until SIGTERM or SIGINT, then drain and end; a second signal ends at once.
-
-    ``read`` reads the configuration again, on SIGHUP or when ``files`` change, and returns
-    ``None`` when it is faulty: what is in force stays in force.
-    """
-    stop, hurry, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    loop = asyncio.get_running_loop()
-    asked = float("inf")
-
-    def on_stop() -> None:
-        nonlocal asked
-        # Sent to the whole process group it comes twice: to us, and through the supervisor.
-        if loop.time() >= asked + SECOND_INTERRUPT:
-            hurry.set()
-        asked = min(asked, loop.time())
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_stop)
-    loop.add_signal_handler(signal.SIGHUP, again.set)
-    app = App(config)
-    on_ready(await app.start())
-    sys.stdout.flush()
-    # What start-up made lives as long as the process: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    watching = asyncio.create_task(_reload_on(app, read, again, files))
-    try:
-        await stop.wait()
-        log.info("draining: what runs gets %g s to end", config.drain_grace)
-        await _first(app.drain(), hurry.wait())
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await app.close()
-    return 0
-
-
-async def _reload_on(
-    app: App, read: Callable[[], Config | None], again: asyncio.Event, files: Sequence[Path]
-) -> None:
-    """Reload for as long as the process serves; nothing that a file holds ends this.
-
-    Files of tokens are watched as well: whoever rotates one touches nothing else.
-    """
-    tokens = app.token_files()
-    watch = FileWatch([*files, *tokens])
-    while True:
-        if files:
-            await _first(watch.changed(), again.wait())
-        else:
-            await again.wait()
-        again.clear()
-        # Made before the files are read: what is written after that is a change of its own,
-        # and what a signal told of is none any more.
-        watch = FileWatch([*files, *tokens])
-        config = await asyncio.to_thread(read)
-        if config is None:
-            log.error("the configuration is faulty; the one in force stays in force")
-            continue
-        try:
-            log.info("reloaded: %s", await app.reload(config))
-        except StartError as error:
-            log.error("not reloaded: %s; the configuration in force stays in force", error)
-        if tokens != (tokens := app.token_files()):
-            # Other files, and they may have changed since they were read: look again soon.
-            watch = FileWatch([*files, *tokens])
-            again.set()
-
-
-async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Return when one of them is done; the others are cancelled and awaited."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def serve_stdio(
-    config: Config,
-    *,
-    server: str | None,
-    join: tuple[str, dict[str, str]] | None,
-    socket: str | None = None,
-) -> int:
-    """Serve standard input until it ends.
-
-    ``join`` is the base URL of a sidecar that may run, and the headers that authenticate there;
-    ``socket`` is the path of the unix socket behind it, ``None`` for TCP. When nobody listens
-    there, this process serves alone, without listeners.
-    """
-    if join is not None and await _listening(join[0], socket):
-        url = f"{join[0]}/mcp" + (f"/{server}" if server is not None else "")
-        log.info("joined the sidecar at %s", join[0] if socket is None else f"unix:{socket}")
-        await run_joined(url, join[1], socket)
-        return 0
-    from sidecar.downstream.stdio import StdioServer
-
-    app = App(config)
-    await app.start(listen=False)
-    await app.listen_to_people()
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await _first(StdioServer(app.gateway, config, server=server).run(), stop.wait())
-    finally:
-        await app.close()
-    return 0
-
-
-async def _listening(base: str, socket: str | None) -> bool:
-    """Whether something accepts connections there."""
-    url = urlsplit(base)
-    try:
-        async with asyncio.timeout(JOIN_WAIT):
-            if socket is not None:
-                _, writer = await asyncio.open_unix_connection(socket)
-            else:
-                port = url.port or (443 if url.scheme == "https" else 80)
-                _, writer = await asyncio.open_connection(url.hostname, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True

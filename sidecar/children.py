@@ -6,7 +6,7 @@ tree, grandchildren in sessions of their own included.
 
 What it writes on stderr is kept in a bounded ring, so it never blocks on it.
 
-With ``run_as`` every child is another user's: without capabilities, supplementary groups or a
+With ``users.run_as`` every child is another user's: without capabilities, supplementary groups or a
 way to new privileges, and with that user's HOME.
 """
 
@@ -18,21 +18,19 @@ import errno
 import functools
 import logging
 import os
-import pwd
 import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar import privileges, processes
+from sidecar import processes, users
 from sidecar.privileges import PrivilegeError
 from sidecar.processes import descendants
 
-__all__ = ["INHERITED", "Child", "SpawnError", "User", "descendants", "run_as", "spawn"]
+__all__ = ["INHERITED", "Child", "SpawnError", "descendants", "spawn"]
 
 log = logging.getLogger(__name__)
 
@@ -48,115 +46,6 @@ _FRESH = 0.05
 """Seconds: how old a look at the process table may be when nothing has happened since."""
 _SETTLE = 0.01
 """Seconds between the exit of a child and the look for what it left."""
-_SETPRIV = ("/usr/bin/setpriv", "/bin/setpriv")
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Whom children run as. ``home`` exists and is theirs."""
-
-    uid: int
-    gid: int
-    name: str
-    home: Path
-
-    @classmethod
-    def of(cls, uid: int, home: Path | None) -> User:
-        """A user by number, who need not be in the system's list when ``home`` is given.
-
-        Raises PrivilegeError, which says what to do.
-        """
-        try:
-            entry = pwd.getpwuid(uid)
-        except KeyError:
-            entry = None
-        if home is None:
-            home = Path(entry.pw_dir) if entry is not None else None
-        what = "children.home"
-        if home is None or not home.is_absolute():
-            raise PrivilegeError(
-                f"{what}: this system knows no home of uid {uid}; give a folder that belongs to it"
-            )
-        gid = entry.pw_gid if entry is not None else uid
-        try:
-            owner = home.stat()
-        except OSError as error:
-            raise PrivilegeError(
-                f"{what}: {home} cannot be used: {error.strerror}; make it, and give it to uid "
-                f"{uid}: install -d -m 700 -o {uid} -g {gid} {home}"
-            ) from None
-        if owner.st_uid != uid:
-            raise PrivilegeError(
-                f"{what}: {home} belongs to uid {owner.st_uid}; give it to uid {uid}, or choose "
-                "another folder"
-            )
-        return cls(uid, gid, entry.pw_name if entry is not None else str(uid), home)
-
-
-_user: User | None = None
-
-
-def run_as(user: User | None) -> None:
-    """From now on every child is this user's; ``None``: ours. It is one for the whole process:
-    what could forget to say it would start a child as ourselves.
-
-    Raises PrivilegeError when that cannot be done here; then nothing was changed.
-    """
-    global _user  # noqa: PLW0603
-    if user is not None:
-        _may_run_as(user)
-    _user = user
-
-
-def _may_run_as(user: User) -> None:
-    if user.uid == os.geteuid():
-        raise PrivilegeError(f"children.user: {user.uid} is the sidecar's own uid; choose another")
-    lacking = privileges.missing(privileges.SWITCH)
-    if lacking:
-        raise PrivilegeError(
-            f"children.user: running children as uid {user.uid} takes the capabilities "
-            f"{', '.join(lacking)}, which this process has not; start the sidecar as root, with "
-            f"{privileges.WORKER}=UID for a worker that is not (docs/security.md)"
-        )
-    prefix = _switching(user)
-    try:
-        with privileges.lent(_LENT):
-            done = subprocess.run(
-                [*prefix, "/bin/sh", "-c", 'cd "$HOME" && id -u'],
-                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(user.home)},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=10,
-                check=False,
-            )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise PrivilegeError(f"children.user: nothing can be run as {user.uid}: {error}") from None
-    if done.stdout.strip() != str(user.uid):
-        raise PrivilegeError(
-            f"children.user: nothing can be run as uid {user.uid} in {user.home}: "
-            f"{done.stderr.strip() or 'it became somebody else'}"
-        )
-
-
-_LENT = (privileges.SETUID, privileges.SETGID, privileges.SETPCAP)
-
-
-def _switching(user: User) -> tuple[str, ...]:
-    """A prefix that has a program run as this user, and never as more.
-
-    The bounding set can be emptied with SETPCAP only. Without, ``no_new_privs`` keeps it from
-    being of any use. Raises PrivilegeError.
-    """
-    path = next((each for each in _SETPRIV if os.access(each, os.X_OK)), None)
-    if path is None:
-        raise PrivilegeError("children.user: needs setpriv, which util-linux brings")
-    bounding = ("--bounding-set", "-all") if privileges.has(privileges.SETPCAP) else ()
-    return (
-        path, "--reuid", str(user.uid), "--regid", str(user.gid), "--clear-groups",
-        "--inh-caps", "-all", "--ambient-caps", "-all", *bounding,
-        "--no-new-privs", "--pdeathsig", "KILL", "--",
-    )  # fmt: skip
 
 
 class SpawnError(Exception):
@@ -392,10 +281,11 @@ async def spawn(
     if processes.closing:
         raise SpawnError(f"server {name!r}: the sidecar is ending")
     environment = {key: os.environ[key] for key in INHERITED if key in os.environ}
-    if _user is not None:
+    user = users.current()
+    if user is not None:
         environment.pop("TMPDIR", None)
-        environment |= {"HOME": str(_user.home), "USER": _user.name}
-        cwd = cwd or _user.home
+        environment |= {"HOME": str(user.home), "USER": user.name}
+        cwd = cwd or user.home
     environment.update(env)
     with _explained(name, command[0], cwd):
         child = Child(name, _popen(command, environment, cwd))
@@ -418,20 +308,20 @@ def _popen(
         program = found
     # `setpriv` would report a bad program as an exit; without it we get the error here.
     runs = _runs(Path(cwd or "", program))
-    if _user is not None:
+    user = users.current()
+    if user is not None:
         # Never without it: the child would be us.
         if not runs:
             code = errno.EACCES if Path(cwd or "", program).exists() else errno.ENOENT
             raise OSError(code, os.strerror(code), program)
-        prefix = _switching(_user)
+        prefix = users.switching(user)
     else:
         prefix = _dies_with_us() if runs else ()
     argv = [*prefix, program, *command[1:]]
-    lent = privileges.lent(_LENT if _user is not None else ())
     # A blocked signal would stay blocked in the child, which then never hears SIGTERM.
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        with lent:
+        with users.lent():
             popen = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
@@ -445,12 +335,12 @@ def _popen(
             )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if _user is not None:
-        _give(popen, _user)
+    if user is not None:
+        _give(popen, user)
     return popen
 
 
-def _give(popen: subprocess.Popen[bytes], user: User) -> None:
+def _give(popen: subprocess.Popen[bytes], user: users.User) -> None:
     """Make its pipes its own, or it could not open /dev/stderr."""
     for stream in (popen.stdin, popen.stdout, popen.stderr):
         assert stream is not None
@@ -479,7 +369,7 @@ def _dies_with_us() -> tuple[str, ...]:
     killed at once. Set between fork and exec it would cost 3 ms of a stopped event loop and
     Python code in a forked child (``preexec_fn``); ``setpriv`` costs 1 ms of the child's time.
     """
-    for path in _SETPRIV:
+    for path in users.SETPRIV:
         prefix = (path, "--pdeathsig", "KILL", "--")
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             if (

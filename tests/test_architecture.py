@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "sidecar"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "events", "ports", "config", "semconv"),
     ("wire", "processes", "privileges"),
+    ("users",),
     ("mcp", "store", "children", "supervisor", "watch", "logs"),
     ("policy", "catalog"),
     ("gate", "egress"),
@@ -23,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gateway",),
     ("downstream", "admin", "demo", "telemetry"),
     ("app",),
+    ("serving",),
     ("cli",),
     ("__main__",),
 )

@@ -72,9 +72,9 @@ def _address(option: str, text: str, *, loopback: bool = False) -> Listen:
 
 
 async def _demo(listen: Listen, admin: Listen) -> int:
-    from sidecar.app import serve
     from sidecar.config import AdminConfig, Config, ParkingConfig, SecretRef, ServerConfig
     from sidecar.demo.clock import ClockServer
+    from sidecar.serving import serve
 
     clock = ClockServer()
     url = await clock.start()

@@ -42,8 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     config = read()
     if config is None:
         return common.BAD_CONFIG
-    from sidecar.app import StartError, serve
+    from sidecar.app import StartError
     from sidecar.logs import configure
+    from sidecar.serving import serve
 
     configure()
     files = [*([config.path] if config.path is not None else []), *arguments.mcp_config]

@@ -30,8 +30,9 @@ def stdio(arguments: argparse.Namespace) -> int:
     config = common.load_config(arguments)
     if config is None:
         return common.BAD_CONFIG
-    from sidecar.app import StartError, serve_stdio
+    from sidecar.app import StartError
     from sidecar.logs import configure
+    from sidecar.serving import serve_stdio
 
     configure()
     try:

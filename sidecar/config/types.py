@@ -330,7 +330,8 @@ class Config:
     password and is left out of ``repr``. ``reconcile`` is in seconds, ``None`` for off.
     ``proxy_listen`` ``None`` means no forward proxy. ``worktrees`` is the folder of the works,
     ``None`` only where there is no harness; ``sweep`` is in seconds, ``None`` for off.
-    ``children_user`` is the uid of child processes, ``None`` for our own.
+    ``children_user`` is the uid of child processes, ``None`` for our own, and
+    ``children_home`` their HOME, ``None`` for that user's.
     ``notices`` are lines for the operator about what was taken from ``--mcp-config`` files
     otherwise than it stands there.
     """
@@ -347,6 +348,7 @@ class Config:
     worktrees: Path | None = None
     sweep: float | None = 86400.0
     children_user: int | None = None
+    children_home: Path | None = None
     agents: Mapping[str, AgentConfig] = field(default_factory=dict)
     token: SecretRef | None = None
     store: str = field(default="memory", repr=False)
