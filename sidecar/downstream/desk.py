@@ -59,6 +59,7 @@ class Desk:
         if caller.era is Era.MODERN:
             caller.brought = rounds.take(method, params)
         if method == "ping":
+            self.gateway.span(method, caller).end()
             return {}
         if method == "server/discover":
             return self.discover(caller)
@@ -75,7 +76,9 @@ class Desk:
 
     def initialize(self, version: str, caller: Caller) -> Fields:
         """The result of ``initialize``. Waits for no server."""
+        span = self.gateway.span("initialize", caller)
         result = self._about(caller)
+        span.end()
         return {
             "protocolVersion": version,
             "capabilities": result["capabilities"],
@@ -85,7 +88,10 @@ class Desk:
 
     def discover(self, caller: Caller) -> Fields:
         """The result of ``server/discover``. Waits for no server."""
-        return {"supportedVersions": list(MODERN_VERSIONS), **self._about(caller)}
+        span = self.gateway.span("server/discover", caller)
+        about = {"supportedVersions": list(MODERN_VERSIONS), **self._about(caller)}
+        span.end()
+        return about
 
     def _about(self, caller: Caller) -> Fields:
         about: Fields = {"capabilities": self.gateway.capabilities(caller)}

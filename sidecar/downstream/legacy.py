@@ -17,6 +17,7 @@ from sidecar.downstream.session import Opening
 from sidecar.downstream.sessions import HttpSession
 from sidecar.downstream.state import State
 from sidecar.downstream.stream import Stream
+from sidecar.downstream.trace import trace_of
 from sidecar.mcp import errors, headers, inbound
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.headers import SESSION_HEADER
@@ -56,6 +57,7 @@ class Legacy:
         if isinstance(message, Reply):
             self._session(request, grant, server).answered(message)
             return empty(202)
+        message.envelope.ambient(trace_of(request.headers))
         if message.method == "initialize" and message.id is not None:
             return self._initialize(request, grant, server, message, wanted)
         session = self._session(request, grant, server, message)

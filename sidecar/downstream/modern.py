@@ -14,6 +14,7 @@ from sidecar.downstream.filters import LISTEN, Filter, acknowledgement, listened
 from sidecar.downstream.replies import Refusal, empty, refused
 from sidecar.downstream.state import State
 from sidecar.downstream.stream import Stream
+from sidecar.downstream.trace import trace_of
 from sidecar.mcp import errors, inbound
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound
@@ -43,6 +44,7 @@ class Modern:
             return refused(errors.parse_error(str(bad)), None, 400)
         except Rejection as rejection:
             return refused(rejection, rejection.id, rejection.status)
+        message.envelope.ambient(trace_of(request.headers))
         id_ = message.id
         if id_ is None:
             return empty(202)
@@ -75,6 +77,8 @@ class Modern:
             progress=envelope.progress,
             log_level=envelope.log_level,
             notify=notify,
+            link=envelope.link,
+            request=envelope.request,
         )
 
     async def _listen(

@@ -10,7 +10,6 @@ from typing import Literal, cast
 from urllib.parse import parse_qsl
 
 from aiohttp import web
-from multidict import istr
 
 from sidecar.downstream import bodies
 from sidecar.downstream.auth import Grant
@@ -19,14 +18,14 @@ from sidecar.downstream.exchange import Exchange
 from sidecar.downstream.replies import Refusal
 from sidecar.downstream.running import Answer, Crowd
 from sidecar.downstream.state import State
-from sidecar.mcp import errors, meta, shape
+from sidecar.downstream.trace import trace_of
+from sidecar.mcp import errors, shape
 from sidecar.model import (
     Caller,
     Era,
     Fields,
     JsonObject,
     RpcError,
-    TraceContext,
     Unavailable,
     Unroutable,
 )
@@ -39,7 +38,6 @@ _PLAIN_KEYS = frozenset({"name", "args", "separator", "timeout"})
 _BLOCK_KINDS = ("tool_use", "function")
 _QUERY = frozenset({"format", "separator", "server"})
 _FORMATS = ("mcp", "anthropic", "openai")
-_TRACE = tuple(map(istr, (meta.TRACEPARENT, meta.TRACESTATE, meta.BAGGAGE)))
 
 
 class Rest:
@@ -175,14 +173,4 @@ def _seconds(value: object) -> float:
 
 
 def _caller(request: web.BaseRequest, grant: Grant) -> Caller:
-    return Caller(principal=grant.principal, trace=_trace(request))
-
-
-def _trace(request: web.BaseRequest) -> TraceContext:
-    """The trace of the request's own headers, as W3C has them."""
-    found: JsonObject = {}
-    for key in _TRACE:
-        lines = request.headers.getall(key, ())
-        if len(lines) == 1:
-            found[str(key)] = lines[0]
-    return meta.take({"_meta": found}, strict=False).trace
+    return Caller(principal=grant.principal, trace=trace_of(request.headers))

@@ -99,6 +99,8 @@ class Session:
             log_level=self.log_level,
             notify=notify,
             ask=ask,
+            link=envelope.link,
+            request=envelope.request,
         )
 
     def answered(self, reply: Reply) -> None:

@@ -184,6 +184,7 @@ class StdioServer:
             progress=envelope.progress,
             log_level=envelope.log_level,
             notify=notify,
+            request=envelope.request,
         )
 
     async def _listen(self, id_: RequestId, message: Inbound, running: _Answering) -> Answer:

@@ -221,10 +221,12 @@ def _reply(message: JsonObject, id_: RequestId | None) -> Reply:
 
 def _taken(params: JsonObject, id_: RequestId | None, *, strict: bool) -> Envelope:
     try:
-        return _meta.take(params, strict=strict)
+        envelope = _meta.take(params, strict=strict)
     except Rejection as rejection:
         rejection.id = id_
         raise
+    envelope.request = id_
+    return envelope
 
 
 def _raise(rejection: Rejection | None, id_: RequestId | None) -> None:

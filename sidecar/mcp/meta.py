@@ -48,6 +48,7 @@ class Envelope:
 
     ``protocol_version`` and ``capabilities`` are ``None`` when the key was absent; ``client``
     is empty then. ``progress`` is the caller's token, ``None`` when it wants no progress.
+    ``request`` is the request's id, and ``link`` what ``ambient`` says.
     """
 
     protocol_version: str | None = None
@@ -56,6 +57,23 @@ class Envelope:
     log_level: str | None = None
     progress: RequestId | None = None
     trace: TraceContext = NO_TRACE
+    link: TraceContext = NO_TRACE
+    request: RequestId | None = None
+
+    def ambient(self, http: TraceContext) -> None:
+        """Take in the trace context of the HTTP request that carried the message.
+
+        It is the parent where the message has none; else it is a span to link to (semantic
+        conventions for MCP, context propagation).
+        """
+        if http is NO_TRACE:
+            return
+        if not self.trace.traceparent:
+            self.trace = TraceContext(
+                http.traceparent, http.tracestate, self.trace.baggage or http.baggage
+            )
+        elif http.traceparent[3:52] != self.trace.traceparent[3:52]:
+            self.link = http
 
 
 def take(params: JsonObject, *, strict: bool = True) -> Envelope:
@@ -107,7 +125,7 @@ def take(params: JsonObject, *, strict: bool = True) -> Envelope:
     parent, state = meta.pop(TRACEPARENT, None), meta.pop(TRACESTATE, None)
     baggage = meta.pop(BAGGAGE, None)
     if parent is not None or baggage is not None:
-        envelope.trace = _trace(parent, state, baggage)
+        envelope.trace = trace(parent, state, baggage)
     if meta:
         for key in [key for key in meta if key.startswith((MCP_META, SIDECAR_META))]:
             del meta[key]
@@ -182,7 +200,8 @@ def _progress(value: object) -> RequestId | None:
     raise invalid_params("params._meta.progressToken is a string or an integer")
 
 
-def _trace(traceparent: object, tracestate: object, baggage: object) -> TraceContext:
+def trace(traceparent: object, tracestate: object, baggage: object) -> TraceContext:
+    """A trace context of what somebody sent; what is not W3C's is left out."""
     parent = traceparent if isinstance(traceparent, str) else ""
     if len(parent) > _LONGEST_TRACE_TEXT or not _TRACEPARENT.fullmatch(parent):
         parent = ""

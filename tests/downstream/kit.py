@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,9 +23,11 @@ from sidecar.model import (
     JsonObject,
     RpcError,
     Tool,
+    TraceContext,
     Unavailable,
     Unroutable,
 )
+from sidecar.ports.tracer import PassingSpan
 from sidecar.wire.sse import SseEvent, SseParser
 
 MODERN = "2026-07-28"
@@ -66,6 +69,7 @@ class ScriptedGateway:
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, JsonObject, Caller]] = []
+        self.spans: deque[tuple[str, TraceContext]] = deque(maxlen=16)
         self.listeners: list[Listener] = []
         self.closed: list[str] = []
         self.cancelled: list[str] = []
@@ -151,6 +155,10 @@ class ScriptedGateway:
         if name not in self.tools:
             return None
         return Tool(name, "one", name, {}, Hints(), False, False, True, name, body, body)
+
+    def span(self, method: str, caller: Caller) -> PassingSpan:
+        self.spans.append((method, caller.trace))
+        return PassingSpan(caller.trace)
 
     def capabilities(self, caller: Caller) -> JsonObject:
         return {"tools": {"listChanged": True}}
