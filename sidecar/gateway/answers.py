@@ -11,6 +11,8 @@ from sidecar.wire import json
 
 CALL = SIDECAR_META + "call"
 UNAVAILABLE = SIDECAR_META + "unavailable"
+UNAVAILABLE_MORE = SIDECAR_META + "unavailable_more"
+"""How many servers are missing beside those that ``UNAVAILABLE`` names."""
 
 
 def received(fields: Fields) -> Fields:

@@ -186,7 +186,8 @@ class Gateway:
         """Every tool this caller sees, as a model API takes it: ``{"tools": Raw}``.
 
         Waits as ``tools/list`` does; ``_meta["sidecar/unavailable"]`` names the servers that
-        are missing. With ``server``, that server's tools alone, still under catalog names.
+        are missing, the first 20 of them. With ``server``, that server's tools alone, still under
+        catalog names.
         Raises Unroutable for a server that this caller does not see.
         """
         if format not in FORMATS:

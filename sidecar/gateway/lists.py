@@ -11,7 +11,7 @@ from sidecar.catalog import BadCursor, Entry, Kind, Shelf, View
 from sidecar.catalog.formats import Format, as_anthropic, as_openai
 from sidecar.catalog.splice import replace
 from sidecar.gateway import agents
-from sidecar.gateway.answers import UNAVAILABLE
+from sidecar.gateway.answers import UNAVAILABLE, UNAVAILABLE_MORE
 from sidecar.gateway.roster import Roster
 from sidecar.mcp.errors import invalid_params
 from sidecar.mcp.methods import LISTS
@@ -26,6 +26,9 @@ KIND: Final[dict[str, Kind]] = {
     "resources/list": "resources",
     "resources/templates/list": "templates",
 }
+
+MOST_UNAVAILABLE: Final = 20
+"""Servers that each page of a list names as missing; of more than that, it tells how many."""
 
 
 class Lists:
@@ -143,7 +146,10 @@ class Lists:
     def _noted(self, fields: Fields, view: View, kind: Kind) -> Fields:
         missing = self._roster.unavailable(view, kind)
         if missing:
-            fields["_meta"] = {UNAVAILABLE: missing}
+            meta: JsonObject = {UNAVAILABLE: missing[:MOST_UNAVAILABLE]}
+            if len(missing) > MOST_UNAVAILABLE:
+                meta[UNAVAILABLE_MORE] = len(missing) - MOST_UNAVAILABLE
+            fields["_meta"] = meta
         return fields
 
 

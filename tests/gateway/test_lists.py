@@ -154,6 +154,18 @@ async def test_c24_a_list_waits_for_first_attempts_and_no_longer_than_list_wait(
     assert "hang__z" in await names(gateway)
 
 
+async def test_of_many_missing_servers_a_list_names_some(gateway: Gateway, bus: Bus) -> None:
+    for number in range(20):
+        gateway.attach(Scripted(f"s{number}", state=State.BACKOFF), config(f"s{number}"))
+    listed = plain(await gateway.request("tools/list", {}, caller()))
+    twenty = [{"server": f"s{number}", "state": "backoff"} for number in range(20)]
+    assert listed["_meta"] == {"sidecar/unavailable": twenty}
+    for number in range(20, 23):
+        gateway.attach(Scripted(f"s{number}", state=State.BACKOFF), config(f"s{number}"))
+    listed = plain(await gateway.request("tools/list", {}, caller()))
+    assert listed["_meta"] == {"sidecar/unavailable": twenty, "sidecar/unavailable_more": 3}
+
+
 async def test_a_server_that_is_down_is_not_told_again_while_it_is_tried_again(
     gateway: Gateway, bus: Bus, caplog: pytest.LogCaptureFixture
 ) -> None:
