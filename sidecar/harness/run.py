@@ -20,7 +20,7 @@ RunState = Literal["queued", "starting", "working", "over"]
 MOST_ASKS: Final = 500
 """Questions of one run that its answer tells; the newest of more."""
 QUIET: Final = 0.2
-"""Seconds between two signs of progress that say the same kind of thing."""
+"""Seconds between two signs of progress, but for those that matter."""
 SIGN: Final = 10.0
 """Seconds between two signs that the run is alive, where it has nothing to say."""
 
@@ -89,6 +89,7 @@ class Run:
     waiters: list[Waiter] = field(default_factory=list)
     _wakers: set[asyncio.Future[None]] = field(default_factory=set)
     _quiet_until: float = 0.0
+    _later: asyncio.TimerHandle | None = None
 
     @property
     def over(self) -> bool:
@@ -135,6 +136,7 @@ class Run:
         self.ended = now
         self.state = "over"
         self.questions.clear()
+        self._hush()
         self.wake()
 
     def wake(self) -> None:
@@ -158,14 +160,25 @@ class Run:
     # ----------------------------------------------------------------------------- progress
 
     def tell(self, text: str, at_once: bool = False) -> None:
-        """Progress, for all who want to hear of it; of many in a moment only some are told."""
-        now = asyncio.get_running_loop().time()
+        """Progress, for all who want to hear of it; of many in a moment the last is told."""
+        loop = asyncio.get_running_loop()
         self.said = text
-        if now < self._quiet_until and not at_once:
-            return
+        if at_once:
+            self._tell()
+        elif self._later is None:
+            self._later = loop.call_at(max(loop.time(), self._quiet_until), self._tell)
+
+    def _tell(self) -> None:
+        self._hush()
+        now = asyncio.get_running_loop().time()
         self._quiet_until = now + QUIET
         for waiter in self.waiters:
             self.sign(waiter, now)
+
+    def _hush(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
     def sign(self, waiter: Waiter, now: float) -> None:
         """A sign of life for one of them, with what was said last."""

@@ -191,11 +191,17 @@ class Runs:
         await self._works.close()
 
     def reconfigure(
-        self, harnesses: Mapping[str, HarnessConfig], *, hold: float, sweep: float | None
+        self,
+        harnesses: Mapping[str, HarnessConfig],
+        checkouts: Sequence[str],
+        *,
+        hold: float,
+        sweep: float | None,
     ) -> None:
         """Other settings, for the runs that begin from now on; those that run are not disturbed.
         ``upstreams`` gives the same object for a harness that did not change."""
-        before = self._harnesses
+        before = self._harnesses if tuple(checkouts) == self._checkouts else {}
+        self._checkouts = tuple(checkouts)
         made = self._make(harnesses)
         self._harnesses = {
             name: old
