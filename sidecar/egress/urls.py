@@ -17,7 +17,10 @@ LONGEST: Final = 8192
 
 DEFAULT_PORT: Final = {"http": 80, "https": 443}
 
-_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.IGNORECASE | re.DOTALL)
+# ASCII: without it U+017F, the long s, counts as another case of s.
+_URL = re.compile(
+    r"(https?)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.ASCII | re.IGNORECASE | re.DOTALL
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")

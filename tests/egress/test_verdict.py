@@ -297,8 +297,19 @@ TEXT = st.text(
 )
 
 
+# U+017F is a lower case of S, for patterns that look at Unicode.
+SPELLINGS = ["http://", "https://", "HttpS://", "http\u017f://", "HTTP\u017f://", "http:", "//", ""]
+
+
+@pytest.mark.parametrize("scheme", ["http\u017f", "HTTP\u017f", "\uff48ttp", "http\u0455"])
+def test_a_scheme_in_other_letters_is_none(scheme: str) -> None:
+    assert verdict(f"{scheme}://1.1.1.1/", ["1.1.1.1"]).why == "scheme"
+    with pytest.raises(Ambiguous):
+        join(parse("https://example.com/a"), f"{scheme}://1.1.1.1/")
+
+
 @settings(max_examples=1500)
-@given(TEXT, TEXT, st.sampled_from(["http://", "https://", "http:", "//", ""]))
+@given(TEXT, TEXT, st.sampled_from(SPELLINGS))
 def test_total_and_of_one_mind_with_other_parsers(before: str, after: str, scheme: str) -> None:
     """Whatever passes is read alike by urllib and yarl: same host, same port."""
     url = f"{scheme}{before}.example.com{after}"
