@@ -149,11 +149,12 @@ class App:
     def _labels(self, caller: Caller) -> tuple[str, ...]:
         return self._gatehouse.ledger.of(caller)
 
-    async def _may_be_added(self, config: ServerConfig) -> Denial | None:
-        checked = await self.egress.added(config)
+    async def _may_be_added(self, config: ServerConfig, by: str) -> Denial | None:
+        checked = await self.egress.added(config, by)
         if checked.ok:
             return None
-        return Denial(checked.decision.rule, checked.decision.message or checked.verdict.text)
+        why = checked.decision.message or checked.verdict.text
+        return Denial(checked.decision.rule, why, checked.allowable)
 
     def _server_config(self, name: str) -> ServerConfig | None:
         return self.gateway.config_of(name)

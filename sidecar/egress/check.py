@@ -73,10 +73,10 @@ class About:
     lenient: bool = False
 
     @classmethod
-    def of(cls, config: ServerConfig) -> About:
-        """A server, dialled by the sidecar itself."""
+    def of(cls, config: ServerConfig, principal: str = SIDECAR) -> About:
+        """A server, dialled by the sidecar itself unless somebody asks for it."""
         lenient = config.runtime and not config.checked
-        return cls(server_input(config), checked=config.runtime, lenient=lenient)
+        return cls(server_input(config), principal, checked=config.runtime, lenient=lenient)
 
 
 NOBODY: Final = About(
@@ -119,6 +119,14 @@ class Checked:
         if not self.ok or self.verdict.target is None:
             raise Denied(self.decision)
         return self.verdict.target
+
+    @property
+    def allowable(self) -> bool:
+        """Whether the verdict denied it, and a rule could allow it."""
+        rule, verdict = self.decision.rule, self.verdict
+        by_verdict = rule == f"egress/{verdict.why}" and rule not in self.decision.rules
+        readable = bool(verdict.addresses) and verdict.class_ != "ambiguous"
+        return not self.ok and by_verdict and readable
 
     def as_json(self) -> JsonObject:
         """What the admin API and the command line tell."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from sidecar.config import Config, Listen, ServerConfig
 from sidecar.egress import own
-from sidecar.egress.check import NOBODY, About, Checked, EgressCheck, Reason
+from sidecar.egress.check import NOBODY, SIDECAR, About, Checked, EgressCheck, Reason
 from sidecar.egress.dial import ServerDialer
 from sidecar.egress.proxy import ForwardProxy
 from sidecar.egress.resolve import SystemResolver
@@ -54,9 +54,9 @@ class Egress:
         """How a server's connections are dialled."""
         return ServerDialer(self.check, config)
 
-    async def added(self, config: ServerConfig) -> Checked:
-        """The check of a server that is to be added."""
-        return await self.check.url(config.url, "added", About.of(config))
+    async def added(self, config: ServerConfig, by: str = "") -> Checked:
+        """The check of a server that ``by`` wants to add; empty: the sidecar's own program."""
+        return await self.check.url(config.url, "added", About.of(config, by or SIDECAR))
 
     async def asked(
         self, url: str, reason: Reason = "added", config: ServerConfig | None = None

@@ -58,14 +58,17 @@ class Running(Upstream, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a server may not be dialled: the rule, and a sentence."""
+    """Why a server may not be dialled: the rule, and a sentence. ``allowable`` says that a rule
+    of the operator could allow it."""
 
     rule: str
     message: str
+    allowable: bool = False
 
 
-Check: TypeAlias = Callable[[ServerConfig], Awaitable[Denial | None]]
-"""The egress check of a server that is to be added. ``None``: it may be dialled."""
+Check: TypeAlias = Callable[[ServerConfig, str], Awaitable[Denial | None]]
+"""The egress check of a server that somebody (empty: nobody by name) wants to add. ``None``: it
+may be dialled."""
 
 
 @dataclass(slots=True)
@@ -245,7 +248,7 @@ class Registry:
         value = encode(options, by)
         if len(value) > MOST_BYTES:
             raise Refused("options", f"the options have more than {MOST_BYTES} bytes")
-        await self._checked(config)
+        await self._checked(config, by)
         async with self._lock:
             # The check took its time.
             check_name(name, self._rules.separator, self._rules.configured)
@@ -306,15 +309,16 @@ class Registry:
             len(self._entries),
         )
 
-    async def _checked(self, config: ServerConfig) -> None:
+    async def _checked(self, config: ServerConfig, by: str) -> None:
         """Raises Refused where the egress check says no, or cannot be made."""
         if not self._rules.runtime.check:
             return
         if self._check is None:
             raise Refused("egress", _NO_CHECK)
-        denial = await self._check(config)
+        denial = await self._check(config, by)
         if denial is not None:
-            raise Refused(denial.rule, denial.message)
+            detail = f"{denial.message}; {_ALLOW}" if denial.allowable else denial.message
+            raise Refused(denial.rule, detail)
 
     # ------------------------------------------------------------------- following the store
 
@@ -540,6 +544,10 @@ def _same(record: Record, options: Plain) -> bool:
         return False
 
 
+_ALLOW = (
+    "if it is meant to be reached, allow it with a rule of phase connect in a file of policies, or "
+    "leave the check of addresses out with runtime_servers: {check: false}"
+)
 _NO_CHECK = (
     "addresses cannot be checked here, so nothing can be added; "
     "runtime_servers: {check: false} adds without a check"

@@ -15,6 +15,8 @@ import pytest
 
 from sidecar.app import App, StartError
 from sidecar.config import ServerConfig, load
+from sidecar.events import Decided
+from sidecar.upstream.runtime import Refused
 from tests.egress.net import serving
 from tests.kit.client import Legacy, eventually
 from tests.kit.running import Sidecar, running
@@ -82,6 +84,31 @@ async def test_a_server_is_checked_when_it_is_added() -> None:
         assert evil.connections == 0
         listed = await admin(sidecar, "GET", "/v1/servers")
         assert listed == (200, {"servers": []})
+
+
+async def test_a_refusal_says_what_would_allow_it_and_its_record_who_asked(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.yaml"
+    file.write_text("store: memory\nlisten: off\nhealth: {listen: off}\nadmin: {listen: off}\n")
+    app = App(load(file, environ={"HOME": str(tmp_path)}))
+    records: list[Decided] = []
+    app.bus.listen(Decided, records.append)
+    try:
+        await app.start(listen=False)
+        for url, helps in (
+            ("http://127.0.0.1:9/mcp", True),
+            ("http://localhost/mcp", True),
+            ("http://0x7f.1/mcp", False),  # no rule allows what can be read in two ways
+        ):
+            with pytest.raises(Refused) as caught:
+                await app.registry.add("x", {"url": url}, by="uid:alice")
+            assert ("allow it with a rule of phase connect" in caught.value.detail) is helps, url
+            assert caught.value.reason == records[-1].decision.rule
+        with pytest.raises(Refused):
+            await app.registry.add("x", {"url": "http://10.0.0.1/mcp"})
+        assert [each.principal for each in records] == ["uid:alice"] * 3 + ["sidecar"]
+        assert {each.phase for each in records} == {"connect"}
+    finally:
+        await app.close()
 
 
 async def test_a_child_is_told_of_the_proxy_and_held_to_the_rules() -> None:

@@ -67,7 +67,7 @@ class Node:
         self.made: list[Stub] = []
         self.placed = 0
         self.denial: Denial | None = None
-        self.checked: list[str] = []
+        self.checked: list[tuple[str, str]] = []
         given: dict[str, Any] = {
             "configured": {},
             "credentials": {},
@@ -97,8 +97,8 @@ class Node:
     def place(self) -> None:
         self.placed += 1
 
-    async def check(self, config: ServerConfig) -> Denial | None:
-        self.checked.append(config.url)
+    async def check(self, config: ServerConfig, by: str) -> Denial | None:
+        self.checked.append((config.url, by))
         return self.denial
 
     def configure(self, **changes: Any) -> None:
@@ -233,11 +233,15 @@ async def test_commands(store: Store) -> None:
 
 async def test_the_egress_check(store: Store) -> None:
     node = Node(store, runtime=RuntimeServers(check=True))
-    await node.registry.add("a", A)
-    assert node.checked == [A["url"]]
+    await node.registry.add("a", A, by="alice")
+    assert node.checked == [(A["url"], "alice")]
     node.denial = Denial("egress/private", "denied by rule egress/private")
     error = await refusal(node, "b", {"url": "http://10.0.0.1/"}, "egress/private")
     assert str(error) == "denied by rule egress/private"
+    node.denial = Denial("egress/private", "the address is private", allowable=True)
+    error = await refusal(node, "b", {"url": "http://10.0.0.1/"}, "egress/private")
+    assert str(error).startswith("the address is private; if it is meant to be reached, allow it")
+    assert "runtime_servers: {check: false}" in str(error)
     assert await store.get("servers/b") is None
     assert node.names == ["a"]
 
