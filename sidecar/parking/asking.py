@@ -77,7 +77,14 @@ def record(
         asked_at=now,
         expires_at=now + config.expire,
         previous=previous,
+        trace=_kept(caller),
         nodes=(node,),
         lease=lease if call.kind is Kind.PERMISSION else 0.0,
         parent=call.parent,
     )
+
+
+def _kept(caller: Caller) -> str:
+    """The ``traceparent`` that a record keeps of whoever asks: none of a span that nobody has."""
+    parent = caller.trace.traceparent
+    return parent if parent[54:55] and int(parent[53:55], 16) & 1 else ""

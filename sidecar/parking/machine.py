@@ -58,6 +58,7 @@ class Answered:
     why: str
     revision: str
     expires_at: float
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,7 @@ def _answered(parked: Parked, event: Answered, now: float) -> Parked:
         way=event.way,
         why=event.why,
         revision=event.revision,
+        answer_trace=event.trace,
     )
     if event.approved:
         return replace(answer, expires_at=event.expires_at)

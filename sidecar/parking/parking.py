@@ -26,7 +26,7 @@ from sidecar.model import (
     Tool,
     Unavailable,
 )
-from sidecar.parking import answers, asking
+from sidecar.parking import answers, asking, tracing
 from sidecar.parking.asking import Asked
 from sidecar.parking.book import Book, Missing
 from sidecar.parking.choices import uncovered
@@ -51,9 +51,11 @@ from sidecar.parking.machine import (
 from sidecar.parking.patience import PROGRESS, Patience
 from sidecar.parking.record import Parked, State
 from sidecar.parking.steps import Steps
+from sidecar.parking.tracing import Waiting
 from sidecar.parking.upkeep import Upkeep
 from sidecar.ports.store import Store, StoreError
 from sidecar.ports.tracer import PassingTracer, Tracer
+from sidecar.semconv import Key
 
 log = logging.getLogger("sidecar.parking")
 
@@ -171,9 +173,20 @@ class Parking:
             WrongState: it is answered, or over; its ``parked`` tells by whom.
             StoreError: it cannot be written.
         """
-        until = self._clock() + self._config.expire
-        event = Answered(approve, by, way, why[:MOST_WHY], self._revision(), until)
-        parked = await self.book.change(self._meant(id), event)
+        until, meant = self._clock() + self._config.expire, self._meant(id)
+        row = self.book.index.get(meant)
+        span = tracing.answer(
+            self._tracer, row.parked if row else None, approve=approve, by=by, way=way
+        )
+        # Nobody links to a span that is not there.
+        trace = span.context.traceparent if span.sampled else ""
+        event = Answered(approve, by, way, why[:MOST_WHY], self._revision(), until, trace)
+        try:
+            parked = await self.book.change(meant, event)
+        except Exception as failure:
+            span.end(type(failure).__name__)
+            raise
+        span.end()
         log.info("parked call %s of %s: %s by %s (%s)", id, parked.tool, parked.state, by, way)
         self._bus.publish(_answer(parked, approve))
         return parked
@@ -201,22 +214,21 @@ class Parking:
             Unavailable, RpcError: what was asked for is gone; or the call that ran for
                 everybody who asked for the same has failed.
         """
-        span = self._tracer.start("sidecar.approval", "internal", asked.caller.trace)
+        waiting = tracing.wait(self._tracer, asked)
         how = "failed"
         try:
-            answer = await self._hold(asked)
+            answer = await self._hold(waiting)
             how = answer.kind if isinstance(answer, Refused) else "approved"
             return answer
         except asyncio.CancelledError:
             how = "cancelled"
             raise
         finally:
-            if span.sampled:
-                span.set("sidecar.call", asked.call.id)
-                span.set("sidecar.approval.outcome", how)
-            span.end()
+            if waiting.span.sampled:
+                waiting.span.set(Key.APPROVAL_OUTCOME, how)
+            waiting.span.end("failed" if how == "failed" else None)
 
-    async def _hold(self, asked: Asked) -> Admitted | Refused:
+    async def _hold(self, asked: Waiting) -> Admitted | Refused:
         call, decision, after = asked.call, asked.decision, ""
         try:
             for _ in range(_ROUNDS):
@@ -237,7 +249,7 @@ class Parking:
         why = "what is asked for changes faster than it can be approved"
         raise Unavailable(call.server, why, ran="no")
 
-    async def _wait(self, asked: Asked, decision: Decision, after: str) -> _Outcome:
+    async def _wait(self, asked: Waiting, decision: Decision, after: str) -> _Outcome:
         entered = await self._steps.chores.finish(
             self._entrance.enter(asked, decision, after), lambda late: self._hung_up(late, False)
         )
@@ -250,6 +262,7 @@ class Parking:
             cancelled = why.args == (CLIENT_CANCELLED,)
             raise
         finally:
+            asked.saw(entered.parked)
             self._hung_up(entered, cancelled)
 
     async def _stay(self, live: Live, asked: Asked, decision: Decision) -> _Outcome:

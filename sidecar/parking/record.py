@@ -81,6 +81,11 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Somebody was told to call again, and so may come back for it."""
     delivered: bool = False
     """Somebody who came back has been told how it ended."""
+
+    trace: str = ""
+    """The ``traceparent`` of the wait that began it; empty where nobody keeps that."""
+    answer_trace: str = ""
+    """That of the answer."""
     dismissed: bool = False
     """Its client was asked, and somebody there put the question away: it is not asked again."""
 
