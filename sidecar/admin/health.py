@@ -1,22 +1,28 @@
-"""The kubelet's listener: ``/livez`` and ``/readyz``, and nothing else.
+"""The listener for probes and for Prometheus: ``/livez``, ``/readyz``, ``/metrics``, nothing else.
 
-It checks no Host (a probe is sent to the pod's address) and reveals nothing but its word.
+It checks no Host (a probe is sent to the pod's address). Metrics name servers, tools and rules,
+and never what was sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from aiohttp import web
 
 from sidecar.config import Listen
 
+Metrics: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""By the ``Accept`` header of who asks: the page, and its media type."""
+
 
 class HealthListener:
     """``ready`` returns ``None`` when traffic is welcome, else why it is not."""
 
-    def __init__(self, ready: Callable[[], str | None]) -> None:
+    def __init__(self, ready: Callable[[], str | None], metrics: Metrics | None = None) -> None:
         self._ready = ready
+        self._metrics = metrics
         self._runner: web.ServerRunner | None = None
 
     async def start(self, listen: Listen) -> str:
@@ -43,5 +49,8 @@ class HealthListener:
             case "/readyz":
                 why = self._ready()
                 return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+            case "/metrics" if self._metrics is not None:
+                body, kind = await self._metrics(request.headers.get("Accept", ""))
+                return web.Response(body=body, headers={"Content-Type": kind})
             case _:
-                return web.Response(status=404, text="here are /livez and /readyz\n")
+                return web.Response(status=404, text="here are /livez, /readyz and /metrics\n")
