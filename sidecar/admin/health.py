@@ -7,11 +7,13 @@ and never what was sent.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aiohttp import web
 
 from sidecar.config import Listen
+
+_ALL: Final = "/livez, /readyz and /metrics"
 
 Metrics: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
 """By the ``Accept`` header of who asks: the page, and its media type."""
@@ -53,4 +55,5 @@ class HealthListener:
                 body, kind = await self._metrics(request.headers.get("Accept", ""))
                 return web.Response(body=body, headers={"Content-Type": kind})
             case _:
-                return web.Response(status=404, text="here are /livez, /readyz and /metrics\n")
+                here = "/livez and /readyz" if self._metrics is None else _ALL
+                return web.Response(status=404, text=f"here are {here}\n")
