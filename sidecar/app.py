@@ -44,6 +44,8 @@ from sidecar.privileges import PrivilegeError
 from sidecar.store.configured import configured_store
 from sidecar.telemetry import audit
 from sidecar.telemetry.audit_gate import audited
+from sidecar.telemetry.environ import SettingError
+from sidecar.telemetry.measures import Measures
 from sidecar.upstream import McpServer
 from sidecar.upstream.registry import Denial, Registry, Rules
 
@@ -84,7 +86,8 @@ class App:
         """``own`` are the pids whose descendants may not use the admin socket.
 
         Raises:
-            StartError: a token cannot be read, or the store's URL leads to no store.
+            StartError: a token cannot be read, the store's URL leads to no store, or the
+                environment asks for telemetry that cannot be had.
         """
         self._config = config
         self._own = own if own is not None else frozenset({os.getpid(), os.getppid()} - {0, 1})
@@ -100,9 +103,10 @@ class App:
         self._serving = False
         try:
             self._auth = Authenticator(tokens_of(config, self._secrets))
-            self._store = configured_store(config, self._secrets)
+            self._measures = Measures(config.name, self.bus, os.environ)
+            self._store = self._measures.store(configured_store(config, self._secrets))
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
-        except (SecretError, StoreError, ValueError) as error:
+        except (SecretError, SettingError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
         self.policies = PolicyHolder(config.policies, config.policy, schemas=self._schema)
         self.parking = Parking(
@@ -129,6 +133,7 @@ class App:
         gate = audited(self._gatehouse.gate, self._audit, self.bus, config.audit)
         self.gateway = Gateway(config, self.bus, gate=gate)
         self.parking.definition = self.gateway.definition
+        self._measure()
         # Under other policies, what is listed may be another thing.
         self.policies.listen(lambda _: self.gateway.tools_changed())
         self.policies.listen(lambda _: self.parking.reloaded())
@@ -141,6 +146,14 @@ class App:
             placed=self._place,
             check=self._may_be_added,
         )
+
+    def _measure(self) -> None:
+        """What metrics ask for when somebody looks."""
+        self._measures.servers(lambda: self.servers())
+        self._measures.parked(lambda: self.parking.book.index.counts())
+        trail = self._audit
+        if trail is not None:
+            self._measures.queue("audit", lambda: trail.waiting, lambda: trail.failed)
 
     def _hook_dialer(self, url: str) -> Connector:
         # Its connections pass the egress rules as a server would that cannot be configured.
@@ -181,9 +194,12 @@ class App:
     async def _start(self, listen: bool) -> Ready:
         self._part_from_children()
         try:
+            await self._measures.start()
             # First, because nothing is decided without a record.
             if self._audit is not None:
                 await self._audit.start()
+        except SettingError as error:
+            raise StartError(str(error)) from error
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(f"audit: {where}{error.strerror or error}") from error
@@ -227,7 +243,7 @@ class App:
                 agent = f"http://{bound}/mcp" if bound.path is None else str(bound)
         self._serving = True
         if self._config.health is not None:
-            self._health = HealthListener(self._not_ready)
+            self._health = HealthListener(self._not_ready, self._measures.page.answer)
             with _binding("health.listen", self._config.health):
                 health = await self._health.start(self._config.health)
         return Ready(mcp=agent, admin=admin, health=health)
@@ -330,6 +346,7 @@ class App:
         await self._gatehouse.close()
         if self._audit is not None:
             await self._audit.close()
+        await self._measures.close()
         await self._store.close()
 
     def _sessions(self) -> Sequence[JsonObject]:
@@ -379,6 +396,7 @@ class App:
         names = {config.name for _, config in placed}
         for name in self._names - names:
             self.parking.removed(name)
+            self._measures.forget(name)
         self._names = names
 
     def servers(self) -> list[ServerStatus]:
