@@ -149,8 +149,8 @@ class App:
 
     def _measure(self) -> None:
         """What metrics ask for when somebody looks."""
-        self._measures.servers(lambda: self.servers())
-        self._measures.parked(lambda: self.parking.book.index.counts())
+        self._measures.servers(self.servers)
+        self._measures.parked(self.parking.book.index.counts)
         trail = self._audit
         if trail is not None:
             self._measures.queue("audit", lambda: trail.waiting, lambda: trail.failed)
