@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -85,7 +86,7 @@ class Calls:
         # For the rest of this task, which is the request's own.
         CURRENT.set(span.context)
         run = _Run(joins)
-        began = asyncio.get_running_loop().time()
+        began = time.perf_counter()
         failed: BaseException | None = None
         try:
             fields = await self._answer(call, within, send, run, span)
@@ -211,7 +212,7 @@ class Calls:
                 spans.describe(span, call, caller)
                 spans.peer(span, slot.config)
                 span.set(Key.ATTEMPT, run.attempts)
-            began = asyncio.get_running_loop().time()
+            began = time.perf_counter()
             error: str | None = None
             try:
                 fields = await send(slot.upstream, call, spans.under(caller, span.context))
@@ -256,7 +257,7 @@ class Calls:
                 target=call.target,
                 kind=call.kind.value,
                 transport=transport,
-                seconds=asyncio.get_running_loop().time() - began,
+                seconds=time.perf_counter() - began,
                 error=error or "",
             )
         )
@@ -274,7 +275,7 @@ class Calls:
                 principal=caller.principal.name,
                 session=caller.session,
                 outcome=run.outcome,
-                seconds=asyncio.get_running_loop().time() - began,
+                seconds=time.perf_counter() - began,
                 attempts=run.attempts,
                 kind=call.kind.value,
                 decision=run.decision.decision if run.decision is not None else "",

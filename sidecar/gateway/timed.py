@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Mapping
 
 from sidecar.events import Bus, RequestFinished
@@ -19,7 +19,7 @@ class Timed:
         self._span = span
         self._method = method
         self._bus = bus
-        self._began = asyncio.get_running_loop().time()
+        self._began = time.perf_counter()
 
     @property
     def context(self) -> TraceContext:
@@ -50,7 +50,7 @@ class Timed:
             RequestFinished(
                 trace=self._span.context,
                 method=self._method,
-                seconds=asyncio.get_running_loop().time() - self._began,
+                seconds=time.perf_counter() - self._began,
                 error=error or "",
             )
         )
