@@ -12,7 +12,7 @@ import socket
 import aiohttp
 from yarl import URL
 
-from sidecar.config import Limits
+from sidecar.config import Limits, ServerConfig
 from sidecar.model import RpcError, Unavailable
 
 CONNECT_TIMEOUT = 10.0
@@ -52,16 +52,11 @@ class StreamEnded(Exception):
         self.retry = retry
 
 
-def refused(server: str, status: HttpStatus) -> Unavailable:
+def refused(config: ServerConfig, status: HttpStatus) -> Unavailable:
     """An HTTP error that says nothing in JSON-RPC's terms."""
-    code = status.status
+    code, server = status.status, config.name
     if code in (401, 403):
-        return Unavailable(
-            server,
-            f"refuses our credentials (HTTP {code}); see headers of server {server}",
-            ran="no",
-            permanent=True,
-        )
+        return Unavailable(server, _credentials(config, code), ran="no", permanent=True)
     if code in (404, 405):
         return Unavailable(
             server,
@@ -75,6 +70,18 @@ def refused(server: str, status: HttpStatus) -> Unavailable:
         retry_in=status.retry_after,
         permanent=code == 413,
     )
+
+
+def _credentials(config: ServerConfig, code: int) -> str:
+    """Why, and where the credentials of this server are to be set."""
+    why = f"refuses us (HTTP {code})"
+    if config.headers:
+        why = f"refuses our credentials (HTTP {code})"
+    elif code == 401:
+        why = "wants credentials, and has none (HTTP 401)"
+    if not config.runtime:
+        return f"{why}; see headers of server {config.name}"
+    return f"{why}; add server {config.name} again with a credential that it takes"
 
 
 def redirected(server: str, response: aiohttp.ClientResponse) -> Unavailable:

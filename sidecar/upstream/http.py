@@ -379,7 +379,7 @@ class HttpClient:
 
     def refused(self, status: HttpStatus) -> Unavailable:
         """An HTTP error that says nothing in JSON-RPC's terms."""
-        return faults.refused(self.server, status)
+        return faults.refused(self._config, status)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

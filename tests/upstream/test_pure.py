@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config import Limits
+from sidecar.config import Limits, SecretRef, ServerConfig
 from sidecar.mcp.errors import MODERN_CODES
 from sidecar.model import Definition, Era, Fields, JsonObject, RpcError, Unavailable
-from sidecar.upstream import era, listing, lost
+from sidecar.upstream import era, faults, listing, lost
 from sidecar.upstream.backoff import HEALTHY, Backoff
 from sidecar.upstream.complaints import Complaints
 from sidecar.upstream.faults import HttpStatus
@@ -46,6 +46,31 @@ def test_only_a_healthy_run_wipes_the_slate() -> None:
     assert backoff.failed() == 16.0
     backoff.ran(HEALTHY)
     assert backoff.failed() == 0.5
+
+
+# --------------------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "runtime", "told"),
+    [
+        (401, True, False, "refuses our credentials (HTTP 401); see headers of server up"),
+        (403, True, False, "refuses our credentials (HTTP 403); see headers of server up"),
+        (401, False, False, "wants credentials, and has none (HTTP 401); see headers of server up"),
+        (403, False, False, "refuses us (HTTP 403); see headers of server up"),
+        (401, True, True, "refuses our credentials (HTTP 401); add server up again with a cred"),
+        (401, False, True, "wants credentials, and has none (HTTP 401); add server up again with"),
+    ],
+)
+def test_refused_credentials_are_told_with_their_place(
+    status: int, headers: bool, runtime: bool, told: str
+) -> None:
+    """sidecar.yaml has no headers of a server that was added, so nobody is sent there."""
+    given = {"authorization": SecretRef(literal="s3cr3t")} if headers else {}
+    config = ServerConfig("up", "http", url="http://up/mcp", headers=given, runtime=runtime)
+    error = faults.refused(config, HttpStatus(status))
+    assert error.why.startswith(told)
+    assert (error.ran, error.permanent) == ("no", True)
 
 
 # --------------------------------------------------------------------------------- watches
