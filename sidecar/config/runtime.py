@@ -264,7 +264,20 @@ class Options:
 
 
 # A header that authenticates is a secret: it is not written into a store that many can read.
-_SECRET_HEADERS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
+# There is no end of their names, and almost all say it in one word.
+_SECRET_WORDS = {
+    *("authorization", "auth", "cookie", "cookie2", "token", "secret", "password", "passwd"),
+    *("passphrase", "credential", "credentials", "apikey", "jwt", "sessionid"),
+}
+_SECRET_KEYS = {"api", "access", "auth", "private", "secret", "subscription", "service", "client"}
+_SCHEMES = ("bearer ", "basic ")
+
+
+def _holds_secret(header: str, value: str) -> bool:
+    words = set(header.lower().replace("_", "-").split("-"))
+    if words & _SECRET_WORDS or ("key" in words and words & _SECRET_KEYS):
+        return True
+    return value.lower().startswith(_SCHEMES)
 
 
 def _options(got: Got) -> Options:
@@ -314,11 +327,11 @@ def _options(got: Got) -> Options:
 
 def _headers(got: Got) -> None:
     lower: set[str] = set()
-    for header in got[Option.HEADERS]:
+    for header, value in got[Option.HEADERS].items():
         if header.lower() in lower:
             got.fault(Option.HEADERS, f"{header.lower()} is here twice")
         lower.add(header.lower())
-        if header.lower() in _SECRET_HEADERS:
+        if _holds_secret(header, value):
             got.fault(
                 Option.HEADERS,
                 f"{header.lower()} holds a secret, which is not kept in the store; "

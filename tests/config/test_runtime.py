@@ -226,6 +226,36 @@ def test_refused_options(options: object, path: str, says: str) -> None:
     assert any(fault.path == path and says in fault.message for fault in read), read
 
 
+@pytest.mark.parametrize(
+    ("header", "value", "kept"),
+    [
+        ("X-Api-Key", "k", False),
+        ("X_API_KEY", "k", False),
+        ("X-Auth-Token", "k", False),
+        ("PRIVATE-TOKEN", "k", False),
+        ("Ocp-Apim-Subscription-Key", "k", False),
+        ("X-Amz-Security-Token", "k", False),
+        ("X-Client-Secret", "k", False),
+        ("Cookie2", "k", False),
+        ("x-forwarded-as", "Bearer k", False),
+        ("x-forwarded-as", "basic dTpw", False),
+        ("x-team", "blue", True),
+        ("Idempotency-Key", "7", True),
+        ("X-Keyspace", "a", True),
+        ("X-Author", "me", True),
+    ],
+)
+def test_a_header_that_holds_a_secret_by_its_name_is_refused(
+    header: str, value: str, kept: bool
+) -> None:
+    read = read_options({"url": "http://a", "headers": {header: value}})
+    assert isinstance(read, Options) == kept
+    if not kept:
+        assert isinstance(read, list)
+        assert "credential" in read[0].message
+        assert value not in read[0].message.split()
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: (
