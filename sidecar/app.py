@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar import __version__, privileges, users
+from sidecar import __version__, descriptors, privileges, users
 from sidecar.admin.api import Route
 from sidecar.admin.health import HealthListener
 from sidecar.admin.listener import AdminListener, SocketInUse
@@ -47,6 +47,7 @@ from sidecar.telemetry.audit_gate import audited
 from sidecar.telemetry.environ import SettingError
 from sidecar.telemetry.measures import Measures
 from sidecar.upstream import McpServer
+from sidecar.upstream.attempts import Attempts
 from sidecar.upstream.registry import Denial, Registry, Rules
 
 log = logging.getLogger("sidecar")
@@ -99,6 +100,7 @@ class App:
         self._agent: AgentListener | None = None
         self._admin: AdminListener | None = None
         self._health: HealthListener | None = None
+        self._attempts = Attempts(descriptors.limit())
         self._draining = False
         self._serving = False
         try:
@@ -384,6 +386,7 @@ class App:
             connector=self.egress.connector(config),
             proxy=self.egress.proxy,
             source="runtime" if config.runtime else "configured",
+            attempts=self._attempts if config.runtime else None,
         )
 
     def _place(self) -> None:

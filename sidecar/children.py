@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sidecar import processes, users
+from sidecar import descriptors, processes, users
 from sidecar.privileges import PrivilegeError
 from sidecar.processes import descendants
 
@@ -317,7 +317,9 @@ def _popen(
         prefix = users.switching(user)
     else:
         prefix = _dies_with_us() if runs else ()
-    argv = [*prefix, program, *command[1:]]
+    # First, while it is still us: another user could not raise it again.
+    files = descriptors.prefix() if runs else ()
+    argv = [*files, *prefix, program, *command[1:]]
     # A blocked signal would stay blocked in the child, which then never hears SIGTERM.
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
@@ -335,6 +337,8 @@ def _popen(
             )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if not files:
+        descriptors.give_back(popen.pid)
     if user is not None:
         _give(popen, user)
     return popen

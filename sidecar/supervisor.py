@@ -18,7 +18,7 @@ import select
 import signal
 import time
 
-from sidecar import processes
+from sidecar import descriptors, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def supervise() -> int | None:
         if not _be_the_worker():
             os._exit(1)
         processes.subreap()
+        descriptors.take()
         install_orphan_guard(ours)
         return None
     os.close(ours)

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "sidecar"
 # Lower rooms first; rooms of one line may not import each other unless named in SAME_FLOOR.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "events", "ports", "config", "semconv"),
-    ("wire", "processes", "privileges"),
+    ("wire", "processes", "privileges", "descriptors"),
     ("users",),
     ("mcp", "store", "children", "supervisor", "watch", "logs"),
     ("policy", "catalog"),

@@ -26,6 +26,7 @@ from sidecar.model import (
 from sidecar.ports.connector import Connector
 from sidecar.ports.proxy import ChildProxy
 from sidecar.ports.secrets import Secrets
+from sidecar.upstream.attempts import Attempts
 from sidecar.upstream.complaints import Complaints
 from sidecar.upstream.faults import Unreachable
 from sidecar.upstream.http import HttpClient
@@ -70,9 +71,10 @@ class McpServer:
         connector: Connector,
         source: Literal["configured", "runtime"] = "configured",
         proxy: ChildProxy | None = None,
+        attempts: Attempts | None = None,
     ) -> None:
         """``name`` is the sidecar's own, as events tell it. ``proxy`` is for processes that
-        are to use it."""
+        are to use it, ``attempts`` for servers that take turns to be connected."""
         self.config = config
         self.limits = limits
         self.tasks = Tasks()
@@ -105,6 +107,7 @@ class McpServer:
             complaints=self.complaints,
             connected=self._connected,
             sweep=self._sweep,
+            attempts=attempts,
         )
         self._levels: dict[str, str] = {}
         # Of a modern HTTP server: whether it has sessions, too, and whether they keep state.

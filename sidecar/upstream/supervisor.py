@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import cast
 
 from sidecar.events import Bus, LegChanged, PromptsChanged, ResourcesChanged, ToolsChanged
 from sidecar.model import State, Unavailable
+from sidecar.upstream.attempts import Attempts
 from sidecar.upstream.backoff import Backoff
 from sidecar.upstream.complaints import Complaints
 from sidecar.upstream.leg import Leg, until_gone
@@ -53,8 +54,10 @@ class Supervisor:
         complaints: Complaints,
         connected: Callable[[], None],
         sweep: Callable[[], None],
+        attempts: Attempts | None = None,
     ) -> None:
-        """``connected`` is called with each new leg, ``sweep`` now and then; neither waits."""
+        """``connected`` is called with each new leg, ``sweep`` now and then; neither waits.
+        ``attempts`` are turns that it takes to connect, but for a server that was just there."""
         self.scope = Scope("")
         self.state = State.CONNECTING
         self.error: str | None = None
@@ -66,6 +69,8 @@ class Supervisor:
         self._complaints = complaints
         self._connected = connected
         self._sweep = sweep
+        self._attempts = attempts
+        self._was_there = False
         self._backoff = Backoff()
         self._list_backoff = Backoff(base=2.0)
         self._retry_at: float | None = None
@@ -185,10 +190,14 @@ class Supervisor:
     async def _attempt(self) -> str:
         """Connect and serve, once; why it is over."""
         loop = asyncio.get_running_loop()
+        was_there, self._was_there = self._was_there, False
+        turns = None if was_there else self._attempts
         try:
-            leg = await self._opener.open()
+            async with nullcontext() if turns is None else turns.turn():
+                leg = await self._opener.open()
         except Unavailable as error:
             return error.why
+        self._was_there = True
         started = loop.time()
         self.scope.leg = leg
         self._connected()

@@ -237,3 +237,23 @@ def test_verbs_that_serve_have_one(verb: str) -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
         == 99
     )
+
+
+def test_the_worker_may_open_more_files_and_its_children_what_it_was_given() -> None:
+    """Some programs use select(2), or close every number there could be."""
+    if not any(os.path.exists(path) for path in ("/usr/bin/prlimit", "/bin/prlimit")):
+        pytest.skip("no prlimit on this machine")
+    code = """
+import asyncio, resource
+from sidecar import children
+async def main():
+    say(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    child = await children.spawn(["/bin/sh", "-c", "ulimit -Sn; ulimit -Hn"], env={}, name="t")
+    say(*(await child.stdout.read()).decode().split())
+    await child.end()
+asyncio.run(main())
+"""
+    with running(code, ["prlimit", "--nofile=200:900", "--"]) as run:
+        assert run.line() == "900 900"
+        assert run.line() == "200 900"
+        assert run.status() == 0

@@ -17,6 +17,7 @@ from sidecar.config.secrets import EnvFileSecrets
 from sidecar.events import Bus
 from sidecar.ports.connector import DirectConnector
 from sidecar.upstream import McpServer
+from sidecar.upstream.attempts import Attempts
 from tests.upstream.kit import Fake, Watch
 
 
@@ -53,6 +54,7 @@ async def make(bus: Bus) -> AsyncIterator[Make]:
         command: tuple[str, ...] = (),
         limits: Limits | None = None,
         start: bool = True,
+        attempts: Attempts | None = None,
         **more: Any,
     ) -> McpServer:
         transport = "stdio" if command else more.pop("transport", "http")
@@ -64,6 +66,7 @@ async def make(bus: Bus) -> AsyncIterator[Make]:
             limits=limits or Limits(),
             secrets=EnvFileSecrets(os.environ),
             connector=DirectConnector(),
+            attempts=attempts,
         )
         made.append(server)
         if start:
