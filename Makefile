@@ -17,7 +17,7 @@ test: $(VENV)/.installed-test peers
 # Real coding agents on a fake model: those of `make test` and three more, a gigabyte from npm.
 test-agents: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py --agents
-	$(BIN)/pytest tests/harness/agent -m real --timeout 600
+	SIDECAR_AGENTS=1 $(BIN)/pytest tests/harness/agent -m real --timeout 600
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

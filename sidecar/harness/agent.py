@@ -102,7 +102,7 @@ class Agent:
             )
         agent = cls(spec, listener)
         try:
-            env = spec.profile.environment(spec.env)
+            env = spec.profile.environment(spec.env, str(spec.cwd))
             agent._process = await Process.start(
                 spec.harness,
                 spec.command,
@@ -157,7 +157,7 @@ class Agent:
     async def open(self, session: str | None) -> Opened:
         """Open a session, ``session`` again where that can be done, and have it ask. Raises
         AgentError; the agent is then to be stopped."""
-        env = self._spec.profile.environment(self._spec.env)
+        env = self._spec.env
         login = next(
             (way for name, way in self._spec.profile.authenticate.items() if env.get(name)), None
         )

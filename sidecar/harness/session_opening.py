@@ -149,7 +149,11 @@ def opening(
 
 def said(error: RpcError) -> str:
     """An agent's error in one line: it is shown to the agent's own caller."""
-    text = " ".join(error.message.split())[:300] or "no reason given"
+    data = cast("JsonObject", error.data) if isinstance(error.data, dict) else {}
+    # Where the message is only the name of the code, the reason is in one of these.
+    more = next((v for k in ("details", "message") if isinstance(v := data.get(k), str)), "")
+    told = f"{error.message}: {more}" if more and more != error.message else error.message
+    text = " ".join(told.split())[:500] or "no reason given"
     return f"{text} ({error.code})"
 
 

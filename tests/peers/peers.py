@@ -40,7 +40,8 @@ _AGENTS = {
     "claude": ("agents", "@agentclientprotocol/claude-agent-acp/dist/index.js"),
     "codex": ("more-agents", "@agentclientprotocol/codex-acp/dist/index.js"),
     "gemini": ("more-agents", "@google/gemini-cli/bundle/gemini.js"),
-    "opencode": ("more-agents", "opencode-ai/bin/opencode"),
+    # Its package's own script needs npm's scripts, which we leave out.
+    "opencode": ("more-agents", "opencode-*/bin/opencode"),
 }
 
 
@@ -48,6 +49,8 @@ def agent(name: str, *args: str) -> list[str]:
     """The command of a coding agent, such as ``agent("claude")``."""
     part, entry = _AGENTS[name]
     home = PEERS / part
+    if "*" in entry:
+        return [str(min((home / "node_modules").glob(entry), key=str)), *args]
     return [str(home / "bin" / "node"), str(home / "node_modules" / entry), *args]
 
 

@@ -14,6 +14,11 @@ CLAUDE = Profile(
     defaults={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"},
     forced={"CLAUDE_AGENT_ACP_PROTOCOL": "v1"},
     session_meta={
+        # They are left out with the settings, and are only text.
+        "systemPrompt": {
+            "append": "CLAUDE.md and AGENTS.md are not loaded for you here. Where the working "
+            "directory has one, read it before you begin."
+        },
         "claudeCode": {
             "options": {
                 # With no sources, hooks, permissions and MCP servers that lie in the worktree
@@ -22,7 +27,7 @@ CLAUDE = Profile(
                 # It makes worktrees of its own, without asking.
                 "disallowedTools": ["EnterWorktree", "ExitWorktree"],
             }
-        }
+        },
     },
     resume=("resume", "load"),
     extract=Extract(

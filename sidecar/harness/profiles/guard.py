@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidecar.harness.profiles.profile import Guarded, Profile
+from sidecar.wire import json
+from sidecar.wire.json import BadJson
 
 MOST = 20
 """How many are told; one is enough."""
+_LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,7 @@ class Loose:
 
 
 def loosened(profile: Profile, worktree: Path) -> tuple[Loose, ...]:
-    """What lies in the worktree and would loosen the agent. Looks at names only, follows no
-    link to a folder further than the guarded names go, and counts what it may not read."""
+    """What lies in the worktree and would loosen the agent. What may not be looked at counts."""
     found: dict[str, Loose] = {}
     for guarded in profile.guarded:
         for path in _matches(worktree, guarded):
@@ -69,7 +71,8 @@ def _matches(worktree: Path, guarded: Guarded) -> Iterator[str]:
     if not _there(path):
         return
     if folder == guarded.pattern:
-        yield folder
+        if not guarded.keys or _has(path, guarded.keys):
+            yield folder
         return
     try:
         with os.scandir(path) as entries:
@@ -82,6 +85,21 @@ def _matches(worktree: Path, guarded: Guarded) -> Iterator[str]:
     else:
         if name is not None:
             yield f"{folder}/{name}"
+
+
+def _has(path: Path, keys: tuple[str, ...]) -> bool:
+    """Whether a JSON file has one of the keys, or may have: what we cannot read the agent
+    perhaps can, with comments or from a link that leads elsewhere."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return True
+    try:
+        with open(fd, "rb") as file:
+            value = json.decode_request(file.read(_LARGEST))
+    except (OSError, BadJson):
+        return True
+    return not isinstance(value, dict) or any(key in value for key in keys)
 
 
 def _there(path: Path) -> bool:

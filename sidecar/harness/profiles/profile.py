@@ -64,10 +64,15 @@ class Extract:
 @dataclass(frozen=True, slots=True)
 class Guarded:
     """Files of a worktree that would have the next agent ask less, or run code, and are not
-    made harmless by the rest of the profile. ``pattern`` is a glob below the worktree."""
+    made harmless by the rest of the profile.
+
+    ``pattern`` is a file below the worktree, or a folder with all that is in it (``…/**``). With
+    ``keys`` the file is JSON and counts only if its object has one of them, or cannot be read.
+    """
 
     pattern: str
     why: str
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ class Profile:
     forced: Mapping[str, str] = field(default_factory=dict)
     """Variables it gets whatever is configured."""
     merged: Mapping[str, JsonObject] = field(default_factory=dict)
-    """Variables that hold JSON: this is put over what is configured there."""
+    """Variables that hold JSON: this is put over what is configured there. ``{cwd}`` in a
+    text becomes the worktree."""
     session_meta: JsonObject = field(default_factory=dict)
     """``_meta`` of ``session/new``, ``session/resume`` and ``session/load``."""
     authenticate: Mapping[str, str] = field(default_factory=dict)
@@ -105,11 +111,11 @@ class Profile:
     notes: tuple[str, ...] = ()
     """What a person should know who relies on its asking."""
 
-    def environment(self, configured: Mapping[str, str]) -> dict[str, str]:
-        """The variables for its process. Raises ProfileError."""
+    def environment(self, configured: Mapping[str, str], cwd: str) -> dict[str, str]:
+        """The variables for its process, which works in ``cwd``. Raises ProfileError."""
         env = {**self.defaults, **configured, **self.forced}
         for name, ours in self.merged.items():
-            env[name] = json.dumps(_over(_read(name, env.get(name, "")), ours))
+            env[name] = json.dumps(_over(_read(name, env.get(name, "")), ours, cwd))
         return env
 
 
@@ -125,12 +131,16 @@ def _read(name: str, text: str) -> JsonObject:
     return value
 
 
-def _over(theirs: JsonObject, ours: JsonObject) -> JsonObject:
-    """``ours`` over ``theirs``; an object that both have is merged in the same way, and an
-    empty one of ours leaves nothing of theirs."""
+def _over(theirs: JsonObject, ours: JsonObject, cwd: str) -> JsonObject:
+    """``ours`` over ``theirs``: objects are merged in the same way, lists are joined."""
     merged = dict(theirs)
     for key, value in ours.items():
         other = merged.get(key)
-        both = isinstance(value, dict) and value and isinstance(other, dict)
-        merged[key] = _over(other, value) if both else value  # type: ignore[arg-type]
+        if isinstance(value, dict):
+            merged[key] = _over(other if isinstance(other, dict) else {}, value, cwd)
+        elif isinstance(value, list):
+            here = [i.replace("{cwd}", cwd) if isinstance(i, str) else i for i in value]
+            merged[key] = [*(other if isinstance(other, list) else ()), *here]
+        else:
+            merged[key] = value
     return merged
