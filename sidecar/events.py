@@ -155,11 +155,19 @@ class RequestFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialDecided(Event):
-    """A dial was decided, as ``Decided`` tells in full. ``reason`` is why it would be dialled."""
+    """A dial was decided, as ``Decided`` tells in full. ``reason`` is why it would be dialled,
+    ``target`` the origin (empty for what cannot be read), ``class_`` that of its addresses,
+    ``server`` whom it is for (empty for no server), ``seconds`` what looking it up and deciding
+    took."""
 
     decision: str
     rule: str
     reason: str
+    target: str = ""
+    class_: str = ""
+    server: str = ""
+    principal: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ addresses: a name that is asked for again may answer something else.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
@@ -20,6 +21,7 @@ from sidecar.model import Decision, JsonObject, Phase, PolicyError
 from sidecar.policy import shapes
 from sidecar.ports.policy import Policy
 from sidecar.ports.resolver import Resolver, Unresolved
+from sidecar.ports.tracer import CURRENT
 
 log = logging.getLogger("sidecar.egress")
 
@@ -167,13 +169,15 @@ class EgressCheck:
         try:
             target = parse(text)
         except Ambiguous as error:
-            return self._decide(Verdict(False, error.why, "ambiguous"), reason, about, asked)
+            verdict = Verdict(False, error.why, "ambiguous")
+            return self._decide(verdict, reason, about, asked=asked)
         return await self.target(target, reason, about, asked=asked)
 
     async def target(
         self, target: Target, reason: Reason, about: About = NOBODY, *, asked: bool = False
     ) -> Checked:
         """Check what was read already. Never raises, as :meth:`url`."""
+        began = time.perf_counter()
         addresses: Sequence[str] = ()
         if target.address is None:
             try:
@@ -183,7 +187,7 @@ class EgressCheck:
             except Exception:
                 # A resolver is a port: whatever it does wrong, there is no address to dial.
                 log.exception("a look-up failed")
-        return self._decide(judge(target, addresses), reason, about, asked)
+        return self._decide(judge(target, addresses), reason, about, asked=asked, began=began)
 
     def literal(self, target: Target, reason: Reason, about: About) -> Checked:
         """Check a target whose host is an address, which nothing has to resolve. Never raises."""
@@ -196,7 +200,17 @@ class EgressCheck:
 
     # ------------------------------------------------------------------------------- inside
 
-    def _decide(self, verdict: Verdict, reason: Reason, about: About, asked: bool) -> Checked:
+    def _decide(
+        self,
+        verdict: Verdict,
+        reason: Reason,
+        about: About,
+        *,
+        asked: bool,
+        began: float | None = None,
+    ) -> Checked:
+        if began is None:
+            began = time.perf_counter()
         try:
             decision = self._decision(verdict, reason, about)
         except Exception as error:
@@ -204,7 +218,17 @@ class EgressCheck:
             decision = _error(type(error).__name__)
         if not asked and self._bus.wanted(DialDecided):
             self._bus.publish(
-                DialDecided(decision=decision.decision, rule=decision.rule, reason=reason)
+                DialDecided(
+                    trace=CURRENT.get(),
+                    decision=decision.decision,
+                    rule=decision.rule,
+                    reason=reason,
+                    target="" if verdict.target is None else verdict.target.origin,
+                    class_=verdict.class_,
+                    server=str(about.server["name"]),
+                    principal=about.principal,
+                    seconds=time.perf_counter() - began,
+                )
             )
         if not asked and self._bus.wanted(Decided):
             where = "" if verdict.target is None else verdict.target.origin

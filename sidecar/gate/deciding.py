@@ -133,7 +133,7 @@ class Decider:
         if question.fixed is not None and records.inputs is None:
             # The same for every call of this tool: there is nothing to make or to measure.
             decision = question.fixed
-            if not records.quiet(decision):
+            if not records.quiet(phase, caller, decision):
                 records.tell(phase, call, caller, decision)
             return decision
         began = time.perf_counter()
@@ -143,7 +143,7 @@ class Decider:
             decision = question.policy.decide(phase, seen)
         except Exception as error:  # noqa: BLE001 - what cannot be decided is denied
             decision = self._undecided(question, call, error)
-        if not records.quiet(decision):
+        if not records.quiet(phase, caller, decision):
             seconds = time.perf_counter() - began
             records.tell(phase, call, caller, decision, seconds=seconds, given=seen)
         return decision

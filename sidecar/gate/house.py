@@ -18,6 +18,7 @@ from sidecar.gate.pins import Pins
 from sidecar.gate.records import Inputs, Records
 from sidecar.model import Tool
 from sidecar.ports.store import Store
+from sidecar.ports.tracer import Tracer
 
 log = logging.getLogger("sidecar.gate")
 
@@ -39,12 +40,13 @@ class Gatehouse:
         servers: Callable[[str], ServerConfig | None],
         inputs: Path | None = None,
         parking: Parking | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """``servers`` gives a server's configuration; ``inputs`` is where those of decisions
-        go under ``policy.record: inputs``."""
+        go under ``policy.record: inputs``. ``tracer`` is ``None`` where no span is kept."""
         self.ledger: Final = Ledger(store, config.labels)
         self.pins: Final = Pins(store)
-        self._records = Records(bus)
+        self._records = Records(bus, tracer=tracer)
         self.gate: Final = PolicyGate(
             holder,
             servers=servers,

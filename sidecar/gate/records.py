@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.events import Bus, Decided
+from sidecar.gate import spans
 from sidecar.model import Call, Caller, Decision, JsonObject, Phase
+from sidecar.ports.tracer import Tracer
 from sidecar.wire import json
 
 log = logging.getLogger("sidecar.gate")
@@ -34,12 +36,18 @@ def arguments(call: Call) -> object:
 class Records:
     """Tells of decisions. ``inputs`` keeps what was decided upon as well."""
 
-    def __init__(self, bus: Bus, inputs: Inputs | None = None) -> None:
+    def __init__(
+        self, bus: Bus, inputs: Inputs | None = None, tracer: Tracer | None = None
+    ) -> None:
+        """``tracer`` is ``None`` where no span is kept."""
         self._bus = bus
         self.inputs = inputs
+        self._tracer = tracer
 
-    def quiet(self, decision: Decision) -> bool:
+    def quiet(self, phase: Phase, caller: Caller, decision: Decision) -> bool:
         """Whether nobody would hear of it."""
+        if self._tracer is not None and spans.wanted(phase, caller, decision):
+            return False
         return (
             decision.decision == "allow"
             and decision.mode == "enforce"
@@ -62,6 +70,8 @@ class Records:
             _log(phase, call, caller, decision)
         if self.inputs is not None and given is not None:
             self.inputs.keep(phase, call, decision, given)
+        if self._tracer is not None and spans.wanted(phase, caller, decision):
+            spans.decided(self._tracer, phase, call, caller, decision, seconds=seconds)
         if self._bus.wanted(Decided):
             self._bus.publish(
                 Decided(

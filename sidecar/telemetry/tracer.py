@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from sidecar.model import TraceContext
-from sidecar.ports.tracer import PassingSpan, Span, SpanKind, Value
+from sidecar.ports.tracer import PassingSpan, Span, SpanKind, Value, sampled
 from sidecar.telemetry.sampling import Sampling
 from sidecar.telemetry.span import Keep, KeptSpan, SpanLimits
 
-_ODD: Final = frozenset("13579bdf")
-"""The last digit of the flags of a parent that is sampled."""
 _bits = random.getrandbits
 
 
@@ -42,7 +39,7 @@ class KeepingTracer:
         above = parent.traceparent
         if above:
             if sampling.parent:
-                if above[54] not in _ODD:
+                if not sampled(parent):
                     return PassingSpan(parent)
             elif not sampling.root(int(above[19:35], 16)):
                 return PassingSpan(_under(parent, above[3:35], "00"))
