@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-agents check lint bench differential peers clean
+.PHONY: demo test test-agents check lint bench differential outage peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/sidecar demo $(ARGS)
@@ -49,6 +49,10 @@ $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing sidecar and its test tools into $(VENV) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@ $(VENV)/.installed
+
+# Two sidecars whose PostgreSQL is lost for a minute, with calls going on: about three minutes.
+outage: $(VENV)/.installed-test peers
+	SIDECAR_OUTAGE=60 $(BIN)/pytest tests/registry/test_outage.py -s
 
 clean:
 	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis

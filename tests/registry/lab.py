@@ -21,8 +21,8 @@ rules:
 """
 
 
-def lab(folder: Path, **more: Any) -> dict[str, Any]:
-    """Settings of a sidecar; ``folder`` keeps the rule."""
+def lab(folder: Path, *, rules: str = "", **more: Any) -> dict[str, Any]:
+    """Settings of a sidecar; ``folder`` keeps the rule, and ``rules`` beside it."""
     file = folder / "lab.yaml"
-    file.write_text(RULE)
+    file.write_text(RULE + rules)
     return {"policies": [str(file)], "policy": {"shipped": ["egress"]}, **more}

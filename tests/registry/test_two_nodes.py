@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import os
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from sidecar.admin import AdminClient, AdminError
+from sidecar.admin import AdminError
 from tests.cases.awkward.behaviour import Behaviour
 from tests.cases.awkward.http import HttpServer, serving
-from tests.kit.client import Legacy, RpcFailed, eventually
+from tests.kit.client import eventually
 from tests.kit.postgres import Postgres
-from tests.kit.postgres import postgres as running_postgres
-from tests.kit.running import Sidecar
 from tests.peers.postgres import MISSING, programs
-from tests.registry.lab import lab
-
-SOON = 2.0
-"""Seconds in which the other node follows."""
+from tests.registry.nodes import SOON, place, two
 
 pytestmark = [
     pytest.mark.skipif(programs() is None, reason=MISSING),
@@ -37,98 +30,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    """One that may be stopped."""
-    with running_postgres() as server:
-        yield server
-
-
-@pytest.fixture
 async def upstream() -> AsyncIterator[HttpServer]:
     async with serving(Behaviour(name="late")) as server:
         yield server
-
-
-class Node:
-    """One sidecar, its admin client and a session of an agent."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.sidecar = Sidecar(config)
-        self._http: aiohttp.ClientSession | None = None
-        self.client: Legacy
-
-    async def start(self) -> None:
-        await asyncio.to_thread(self.sidecar.start)
-        await self.close()
-        self._http = aiohttp.ClientSession()
-        self.client = Legacy(self._http, self.sidecar.mcp)
-        await self.client.open()
-
-    async def kill(self) -> None:
-        await asyncio.to_thread(self.sidecar.kill)
-
-    async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
-
-    async def ask(self, what: str, *arguments: Any, **options: Any) -> Any:
-        admin = AdminClient(self.sidecar.admin)
-        return await asyncio.to_thread(getattr(admin, what), *arguments, **options)
-
-    async def names(self) -> list[str]:
-        return [each["name"] for each in await self.ask("servers")]
-
-    async def calls_within(self, tool: str, seconds: float) -> float:
-        """Call until it answers; how long that took."""
-        began = time.monotonic()
-        while True:
-            try:
-                result = await self.client.call(tool, message="hello")
-                if not result.get("isError"):
-                    assert result["content"][0]["text"] == "hello"
-                    return time.monotonic() - began
-                # A tool that was never pinned is denied while the store is lost.
-                denied = result["_meta"]["sidecar/denied"]
-                assert denied["rule"] == "store/unavailable", result
-                assert time.monotonic() - began < seconds, result
-            except RpcFailed as failed:
-                took = time.monotonic() - began
-                assert took < seconds, f"{tool} after {took:.1f} s: {failed}"
-            await asyncio.sleep(0.02)
-
-    async def unknown_within(self, tool: str, seconds: float) -> None:
-        began = time.monotonic()
-        while True:
-            with contextlib.suppress(RpcFailed):
-                await self.client.call(tool, message="x")
-                assert time.monotonic() - began < seconds, f"{tool} still answers"
-                await asyncio.sleep(0.02)
-                continue
-            return
-
-
-@contextlib.asynccontextmanager
-async def two(store: str, folder: Path, **more: Any) -> AsyncIterator[tuple[Node, Node]]:
-    config = lab(folder, store=store, reconcile="off", **more)
-    nodes = (Node(config), Node(config))
-    try:
-        await asyncio.gather(*(node.start() for node in nodes))
-        yield nodes
-        for node in nodes:
-            if node.sidecar.running:
-                assert await asyncio.to_thread(node.sidecar.stop) == 0
-    except BaseException:
-        for node in nodes:
-            print(node.sidecar.log())
-        raise
-    finally:
-        for node in nodes:
-            await node.close()
-            await node.kill()
-
-
-def place() -> str:
-    return f"t{uuid.uuid4().hex[:12]}"
 
 
 async def test_add_on_one_and_call_on_the_other(
@@ -212,65 +116,6 @@ async def test_connections_that_are_cut_cost_a_moment(
                     assert time.monotonic() < until
                     await asyncio.sleep(0.1)
             await other.calls_within(f"{name}__echo", 5)
-
-
-async def test_postgres_is_stopped_and_comes_back(
-    own_postgres: Postgres, upstream: HttpServer, tmp_path: Path
-) -> None:
-    async with two(own_postgres.schema(place()), tmp_path) as (one, other):
-        await one.ask("add", "late", url=upstream.url)
-        await other.calls_within("late__echo", SOON)
-        failures: list[BaseException] = []
-        answered = 0
-        calling = True
-
-        async def call(node: Node) -> None:
-            nonlocal answered
-            while calling:
-                try:
-                    assert await node.client.text("late__echo", message="on") == "on"
-                    answered += 1
-                except BaseException as error:  # noqa: BLE001 - told at the end
-                    failures.append(error)
-                await asyncio.sleep(0.02)
-
-        callers = [asyncio.create_task(call(node)) for node in (one, other)]
-        await asyncio.sleep(0.3)
-        await asyncio.to_thread(own_postgres.stop, signal.SIGQUIT)
-        began, while_lost = time.monotonic(), answered
-        for node in (one, other):
-            for what, arguments in (("add", ("x",)), ("remove", ("late",)), ("reconcile", ())):
-                with pytest.raises(AdminError) as caught:
-                    options = {"url": upstream.url} if what == "add" else {}
-                    await node.ask(what, *arguments, **options)
-                assert caught.value.reason == "store_unavailable"
-                assert "@" not in str(caught.value), "the URL is not repeated"
-        assert time.monotonic() - began < 10, "they fail at once"
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(f"{one.sidecar.health}/readyz") as ready,
-        ):
-            assert ready.status == 200
-        await asyncio.sleep(max(0.0, 4 - (time.monotonic() - began)))
-        assert answered > while_lost + 50, "calls went on"
-        await asyncio.to_thread(own_postgres.start)
-        until = time.monotonic() + 12
-        while True:
-            try:
-                await one.ask("add", "after", url=upstream.url)
-                break
-            except AdminError as error:
-                assert error.reason == "store_unavailable"
-                assert time.monotonic() < until
-                await asyncio.sleep(0.1)
-        # The other listens again within its own backoff.
-        await other.calls_within("after__echo", 12)
-        await other.ask("remove", "late")
-        calling = False
-        await asyncio.gather(*callers)
-        assert failures == []
-        await one.unknown_within("late__echo", 12)
-        assert await one.names() == await other.names() == ["after"]
 
 
 async def test_a_call_parked_on_one_is_approved_on_the_other(
