@@ -23,6 +23,7 @@ from sidecar.admin.routes import policy as policy_routes
 from sidecar.admin.routes import servers as servers_routes
 from sidecar.admin.routes import sessions as sessions_routes
 from sidecar.admin.routes import tools as tools_routes
+from sidecar.admin.routes import works as works_routes
 from sidecar.config import Config, Listen, ServerConfig, places, values
 from sidecar.config.reload import applicable, difference, token_files
 from sidecar.config.secrets import EnvFileSecrets
@@ -31,6 +32,8 @@ from sidecar.egress.house import HERE, Egress
 from sidecar.events import Bus
 from sidecar.gate import Gatehouse
 from sidecar.gateway import Gateway
+from sidecar.harness.house import House, HouseError, Means
+from sidecar.harness.tokens import RunTokens
 from sidecar.model import Caller, JsonObject, ServerStatus
 from sidecar.parking import Parking
 from sidecar.parking.webhook import Hook
@@ -103,8 +106,10 @@ class App:
         self._attempts = Attempts(descriptors.limit())
         self._draining = False
         self._serving = False
+        self._run_tokens = RunTokens()
+        self._mcp_url: str | None = None
         try:
-            self._auth = Authenticator(tokens_of(config, self._secrets))
+            self._auth = Authenticator(tokens_of(config, self._secrets), runs=self._run_tokens)
             self._measures = Measures(config.name, self.bus, os.environ)
             self._store = self._measures.store(configured_store(config, self._secrets))
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
@@ -135,6 +140,18 @@ class App:
         gate = audited(self._gatehouse.gate, self._audit, self.bus, config.audit)
         self.gateway = Gateway(config, self.bus, gate=gate)
         self.parking.definition = self.gateway.definition
+        self.agents = House(
+            Means(
+                gate=gate,
+                bus=self.bus,
+                tokens=self._run_tokens,
+                labels=self._gatehouse.ledger,
+                secrets=self._secrets,
+                mcp_url=lambda: self._mcp_url,
+                servers=self._server_names,
+                proxy=self.egress.proxy,
+            )
+        )
         self._measure()
         # Under other policies, what is listed may be another thing.
         self.policies.listen(lambda _: self.gateway.tools_changed())
@@ -142,7 +159,7 @@ class App:
         self.registry = Registry(
             self._store,
             shared=values.shared(config.store),
-            rules=Rules.of(config),
+            rules=_rules(config),
             make=self._make,
             end=self._end,
             placed=self._place,
@@ -222,6 +239,10 @@ class App:
         except OSError as error:
             raise StartError(f"policy.record: {_recording(error)}") from error
         await self._start_proxy(listen)
+        try:
+            await self.agents.open(self._config)
+        except HouseError as error:
+            raise StartError(str(error)) from error
         self._use_servers(self._config.servers.values())
         await self.registry.start()
         if not listen:
@@ -243,6 +264,7 @@ class App:
             with _binding("listen", self._config.listen):
                 bound = await self._agent.start(self._config.listen)
                 agent = f"http://{bound}/mcp" if bound.path is None else str(bound)
+                self._mcp_url = _reachable(bound)
         self._serving = True
         if self._config.health is not None:
             self._health = HealthListener(self._not_ready, self._measures.page.answer)
@@ -300,6 +322,7 @@ class App:
             *pins_routes.routes(self._gatehouse.pins, self.gateway.tools),
             *policy_routes.routes(self.policies.status, lambda: self.policies.current),
             *egress_routes.routes(self.egress, self._server_config),
+            *works_routes.routes(self.agents),
         ]
 
     def _admin_tokens(self) -> Iterator[tuple[str, Actor]]:
@@ -318,6 +341,7 @@ class App:
         """Readiness off at once, nothing new; what runs gets ``drain.grace`` seconds to end."""
         self._draining = True
         self.parking.drain()
+        self.agents.drain()
         grace = self._config.drain_grace
         proxied = asyncio.create_task(self.egress.drain(grace), name="drain of the proxy")
         try:
@@ -334,6 +358,7 @@ class App:
             if listener is not None:
                 await listener.close()
         await self.gateway.close()
+        await self.agents.close()
         await self.registry.close()
         for name in list(self._servers):
             self._end(self._servers.pop(name))
@@ -394,7 +419,7 @@ class App:
         configured: list[tuple[Upstream, ServerConfig]] = [
             (server, server.config) for server in self._servers.values()
         ]
-        placed = configured + self.registry.running()
+        placed = configured + self.agents.upstreams() + self.registry.running()
         self.gateway.set_servers(placed)
         names = {config.name for _, config in placed}
         for name in self._names - names:
@@ -405,7 +430,12 @@ class App:
     def servers(self) -> list[ServerStatus]:
         """Every server, sorted by name; those that only the store has say why they do not run."""
         here = [server.status for server in self._servers.values()]
+        here += [harness.status for harness, _ in self.agents.upstreams()]
         return sorted([*here, *self.registry.servers()], key=lambda each: (each.name, each.source))
+
+    def _server_names(self) -> list[str]:
+        """Of MCP servers, those added at run time among them."""
+        return [*self._servers, *[config.name for _, config in self.registry.running()]]
 
     def _end(self, server: Upstream) -> None:
         """Close a server without waiting for it; ``close`` waits for all that are left."""
@@ -419,7 +449,7 @@ class App:
         """Take over what can be taken over without a restart; returns one line that tells.
 
         Raises:
-            StartError: a token cannot be read; nothing was changed.
+            StartError: a token cannot be read, or a checkout not be used; nothing was changed.
         """
         try:
             # Also when nothing else changed: a rotated token is a new value at the same place.
@@ -430,6 +460,10 @@ class App:
         change = difference(self._config, config)
         if not change:
             return "no setting changed" + ("; tokens were read again" if self.token_files() else "")
+        try:
+            await self.agents.reconfigure(applicable(self._config, config))
+        except HouseError as error:
+            raise StartError(str(error)) from error
         gone = principals(self._config) - principals(config)
         self._config = applicable(self._config, config)
         self.parking.reconfigure(self._config.parking)
@@ -441,7 +475,7 @@ class App:
         if self._agent is not None:
             self._agent.reconfigure(self._config.limits)
         # A name leaves the store's servers before the file's takes it, and comes back after.
-        self.registry.configure(Rules.of(self._config))
+        self.registry.configure(_rules(self._config))
         self._use_servers(self._config.servers.values())
         return str(change)
 
@@ -456,6 +490,18 @@ class App:
             await self._gatehouse.reconfigure(self._config)
         except OSError as error:
             log.error("policy.record: %s", _recording(error))
+
+
+def _rules(config: Config) -> Rules:
+    return Rules.of(config, dict.fromkeys(config.harnesses, "harness"))
+
+
+def _reachable(bound: Listen) -> str | None:
+    """Where a process of this machine reaches us; coding agents know no sockets of files."""
+    if bound.path is not None:
+        return None
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound.host, bound.host)
+    return f"http://{Listen(host, bound.port)}/mcp"
 
 
 def _inputs_file(config: Config) -> Path | None:

@@ -155,6 +155,14 @@ class AdminClient:
         what = "approve" if approve else "deny"
         return self._request("POST", f"/v1/calls/{quote(id, safe='')}/{what}", {"why": why})
 
+    def works(self) -> list[JsonObject]:
+        """Every work: ``{harness, checkout, principal, work, branch, path, state, …}``."""
+        return self._list("works")
+
+    def sweep(self, *, dry_run: bool = False) -> JsonObject:
+        """Remove what has landed: ``{removed, kept: [{path, reason, detail}], dry_run}``."""
+        return self._request("POST", "/v1/sweep", {"dry_run": dry_run})
+
     def events(self) -> Iterator[tuple[str, JsonObject]]:
         """What happens, from now on until the sidecar ends: an event's name and its body.
 

@@ -24,6 +24,7 @@ NOUNS = (
     "calls",
     "policy",
     "egress",
+    "works",
     "audit",
 )
 

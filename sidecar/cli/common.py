@@ -64,8 +64,8 @@ def load_config(
     return loaded
 
 
-def admin_client(config: Config) -> AdminClient:
-    """A client of the configured admin listener."""
+def admin_client(config: Config, timeout: float = 30.0) -> AdminClient:
+    """A client of the configured admin listener; ``timeout`` is in seconds, for one answer."""
     from sidecar.admin.client import AdminClient, AdminError
     from sidecar.config.secrets import EnvFileSecrets
 
@@ -75,7 +75,7 @@ def admin_client(config: Config) -> AdminClient:
     if listen.path is None and config.admin.token is not None:
         token = EnvFileSecrets(os.environ).read(config.admin.token)
     address = str(listen) if listen.path is not None else f"http://{listen}"
-    return AdminClient(address, token=token)
+    return AdminClient(address, token=token, timeout=timeout)
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> None:

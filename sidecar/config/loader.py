@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sidecar.config import nodes, places, values, yamltext
+from sidecar.config import across, nodes, places, values, yamltext
 from sidecar.config.egress import ProxyClient
 from sidecar.config.faults import Fault, Faults
 from sidecar.config.nodes import Node, Scalar, Stop
-from sidecar.config.record import Field, Got
+from sidecar.config.record import Got
 from sidecar.config.runtime import Runtime
 from sidecar.config.servers import Server
 from sidecar.config.shapes import At, Bad, Context
 from sidecar.config.table import ROOT, Admin, Agent, Approver, Auth, Root
-from sidecar.config.types import AdminConfig, Config, Listen, SecretRef, ServerConfig
+from sidecar.config.types import AdminConfig, Config, Listen, SecretRef
 from sidecar.ports.secrets import SecretError
 
 
@@ -45,9 +44,10 @@ def load(
     if isinstance(got, Bad):
         got = Got(nodes.Mapping(1, 1, {}), At(context), {})
     config = _assemble(got, file)
-    named = set(config.servers) | _named(got, Root.SERVERS)
+    named = set(config.servers) | across.names(got, Root.SERVERS.key)
     if mcp_configs:
-        config = _with_lists(config, mcp_configs, named, context, folder)
+        taken = named | across.names(got, Root.HARNESSES.key)
+        config = _with_lists(config, mcp_configs, taken, context, folder)
         named |= config.servers.keys()
     if listen is not None:
         config = _override(config, listen, faults)
@@ -114,6 +114,12 @@ def _assemble(got: Got, file: Path | None) -> Config:
         admin=got[Root.ADMIN] or AdminConfig(places.admin_socket(environ)),
         separator=got[Root.SEPARATOR],
         servers=dict(got[Root.SERVERS]),
+        harnesses=dict(got[Root.HARNESSES]),
+        checkouts=dict(got[Root.CHECKOUTS]),
+        worktrees=got[Root.WORKTREES],
+        sweep=got[Root.SWEEP],
+        children_user=got[Root.CHILDREN].user,
+        children_home=got[Root.CHILDREN].home,
         agents=dict(got[Root.AGENTS]),
         token=None if auth is None else auth[Auth.TOKEN_FILE],
         store=got[Root.STORE] or places.store(environ),
@@ -133,12 +139,6 @@ def _assemble(got: Got, file: Path | None) -> Config:
         drain_grace=got[Root.DRAIN],
         limits=got[Root.LIMITS],
     )
-
-
-def _named(got: Got, field: Field[dict[str, ServerConfig]]) -> set[str]:
-    """Names of servers in the file, those with faults too, so that one fault is told once."""
-    place = got.place(field)
-    return set(place.entries) if got.has(field) and isinstance(place, nodes.Mapping) else set()
 
 
 def _with_lists(
@@ -171,14 +171,15 @@ def _override(config: Config, listen: str, faults: Faults) -> Config:
 
 def _check(got: Got, config: Config, named: set[str], *, overridden: bool) -> None:
     _check_separator(got, config)
-    _check_agents(got, config, named)
+    across.check_agents(got, config, named)
+    across.check_harnesses(got, config, named, protected=_protected(got, config))
     _check_tokens(got, config)
     _check_open(got, config, overridden=overridden)
     _check_addresses(got, config, overridden=overridden)
     _check_egress(got, config)
     if config.runtime_servers.commands and values.shared(config.store):
         place = got.place(Root.RUNTIME_SERVERS)
-        teller = _teller(got.at.child("runtime_servers"), place, Runtime.COMMANDS.key)
+        teller = across.teller(got.at.child("runtime_servers"), place, Runtime.COMMANDS.key)
         teller(
             "cannot be on with a store that others share: whoever writes to it could run "
             "programs here"
@@ -187,42 +188,15 @@ def _check(got: Got, config: Config, named: set[str], *, overridden: bool) -> No
 
 def _check_separator(got: Got, config: Config) -> None:
     """No server's name holds the separator, or names could not be told apart."""
-    place = got.place(Root.SERVERS)
-    if not got.has(Root.SERVERS) or not isinstance(place, nodes.Mapping):
-        return
-    for name, key, _ in place:
-        # The default separator cannot stand in a name that passed the check of names.
-        if config.separator in name and config.separator != Config().separator:
-            message = f'has the separator "{config.separator}" in it; rename the server'
-            got.at.child("servers").child(name).fault(key, message)
-
-
-def _check_agents(got: Got, config: Config, named: set[str]) -> None:
-    """Beside agents there is no other way in, and each of their patterns leads somewhere."""
-    auth = got[Root.AUTH]
-    if auth is not None and got.has(Root.AGENTS):
-        if auth[Auth.NONE]:
-            auth.fault(Auth.NONE, "cannot stand beside agents: each of them has its token")
-        elif auth.has(Auth.TOKEN_FILE):
-            message = "cannot stand beside agents: each of them has a token of its own"
-            auth.fault(Auth.TOKEN_FILE, message)
-    agents = got.place(Root.AGENTS)
-    if not got.has(Root.AGENTS) or not isinstance(agents, nodes.Mapping):
-        return
-    if not agents.entries:
-        got.fault(Root.AGENTS, "is empty: nobody could connect; name an agent or remove it")
-    for name, agent in config.agents.items():
-        node = agents.entries[name][1]
-        entry = node.entries.get(Agent.SERVERS.key) if isinstance(node, nodes.Mapping) else None
-        if entry is None or not isinstance(entry[1], nodes.Sequence):
+    for field, what in ((Root.SERVERS, "server"), (Root.HARNESSES, "harness")):
+        place = got.node.entries.get(field.key, (None, None))[1]
+        if not isinstance(place, nodes.Mapping):
             continue
-        at = got.at.child("agents").child(name).child(Agent.SERVERS.key)
-        if len(agent.servers) != len(entry[1].items):
-            continue
-        for i, (pattern, item) in enumerate(zip(agent.servers, entry[1].items, strict=True)):
-            if pattern != "*" and not any(fnmatch.fnmatchcase(each, pattern) for each in named):
-                known = ", ".join(sorted(named)) or "none"
-                at.item(i).fault(item, f'"{pattern}" matches no server; there are: {known}')
+        for name, key, _ in place:
+            # The default separator cannot stand in a name that passed the check of names.
+            if config.separator in name and config.separator != Config().separator:
+                message = f'has the separator "{config.separator}" in it; rename the {what}'
+                got.at.child(field.key).child(name).fault(key, message)
 
 
 def _check_tokens(got: Got, config: Config) -> None:
@@ -246,39 +220,21 @@ def _check_tokens(got: Got, config: Config) -> None:
     for name, agent in config.agents.items():
         at = got.at.child("agents").child(name)
         node = agents.entries[name][1] if isinstance(agents, nodes.Mapping) else agents
-        once(agent.token, f"agents.{name}", _teller(at, node, Agent.TOKEN_FILE.key))
+        once(agent.token, f"agents.{name}", across.teller(at, node, Agent.TOKEN_FILE.key))
     once(config.token, "auth", lambda message: None)
     admin = got.place(Root.ADMIN)
-    teller = _teller(got.at.child("admin"), admin, Admin.TOKEN_FILE.key)
+    teller = across.teller(got.at.child("admin"), admin, Admin.TOKEN_FILE.key)
     once(config.admin.token, "admin", teller)
     listed = admin.entries.get(Admin.APPROVERS.key) if isinstance(admin, nodes.Mapping) else None
     for name, approver in config.admin.approvers.items():
         at = got.at.child("admin").child(Admin.APPROVERS.key).child(name)
         inside = listed[1] if listed is not None else admin
         node = inside.entries[name][1] if isinstance(inside, nodes.Mapping) else inside
-        teller = _teller(at, node, Approver.TOKEN_FILE.key)
+        teller = across.teller(at, node, Approver.TOKEN_FILE.key)
         once(approver.token, f"admin.approvers.{name}", teller)
     for name, token in config.proxy.clients.items():
         place = ("egress", "proxy", "clients", name, ProxyClient.TOKEN_FILE.key)
-        once(token, f"egress.proxy.clients.{name}", _at(got, *place))
-
-
-def _teller(at: At, node: Node, key: str) -> Callable[[str], object]:
-    """Tells a fault at ``key`` of a mapping."""
-    entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
-    place = node if entry is None else entry[1]
-    return lambda message: at.child(key).fault(place, message)
-
-
-def _at(got: Got, *keys: str) -> Callable[[str], object]:
-    """Tells a fault at a setting below the root, as near as the file has it."""
-    at: At = got.at
-    node: Node = got.node
-    for key in keys:
-        at = at.child(key)
-        entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
-        node = node if entry is None else entry[1]
-    return lambda message: at.fault(node, message)
+        once(token, f"egress.proxy.clients.{name}", across.at(got, *place))
 
 
 def _check_egress(got: Got, config: Config) -> None:
@@ -287,16 +243,20 @@ def _check_egress(got: Got, config: Config) -> None:
         return
     for name, server in config.servers.items():
         if server.egress == "proxy":
-            tell = _at(got, "servers", name, Server.EGRESS.key)
+            tell = across.at(got, "servers", name, Server.EGRESS.key)
             tell("there is no proxy; add egress: {proxy: {}} at the root, or remove this")
+
+
+def _protected(got: Got, config: Config) -> bool:
+    """Whether a token is asked for, also where it has a fault."""
+    auth = got[Root.AUTH]
+    asked = config.token is not None or bool(config.agents) or got.has(Root.AGENTS)
+    return asked or (auth is not None and auth.has(Auth.TOKEN_FILE))
 
 
 def _check_open(got: Got, config: Config, *, overridden: bool) -> None:
     """Beyond this machine nobody gets in without a token."""
-    protected = config.token is not None or config.agents or got.has(Root.AGENTS)
-    auth = got[Root.AUTH]
-    protected = protected or (auth is not None and auth.has(Auth.TOKEN_FILE))
-    if config.listen is None or values.is_local(config.listen) or protected:
+    if config.listen is None or values.is_local(config.listen) or _protected(got, config):
         return
     port = config.listen.port
     message = (
@@ -320,4 +280,4 @@ def _check_addresses(got: Got, config: Config, *, overridden: bool) -> None:
         first = seen.setdefault(address, name)
         if first != name:
             message = f"{address} is the address of {first} too; give each its own"
-            _at(got, *name.split("."))(message)
+            across.at(got, *name.split("."))(message)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from sidecar.config.record import NotBuilt
 
 NOT_BUILT: dict[str, NotBuilt] = {
-    "harnesses": NotBuilt("coding agents over ACP", ({},)),
-    "checkouts": NotBuilt("git repositories for coding agents", ({},)),
-    "worktrees": NotBuilt("worktrees of coding agents"),
-    "sweep": NotBuilt("sweeping of worktrees", ("24h", False, "off")),
-    "children": NotBuilt("another user for child processes", ({}, {"user": None})),
     "telemetry": NotBuilt("export of telemetry", ({},)),
     "auth.jwt": NotBuilt("JWT tokens"),
-    "agents.*.harnesses": NotBuilt("coding agents over ACP", ([],)),
-    "agents.*.checkouts": NotBuilt("git repositories for coding agents", ([],)),
 }
 """A later feature takes its row out and adds its field below. Only values that change nothing
 are let through: what would promise protection (``auth: {jwt: …}``) is refused."""

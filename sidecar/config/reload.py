@@ -24,6 +24,9 @@ RESTART = {
     "store_key": "store_key",
     "proxy_listen": "egress.proxy.listen",
     "audit": "audit",
+    "worktrees": "worktrees",
+    "children_user": "children.user",
+    "children_home": "children.home",
 }
 LIVE = {
     "token": "auth",
@@ -39,6 +42,9 @@ LIVE = {
     "retry": "retry",
     "drain_grace": "drain",
     "limits": "limits",
+    "harnesses": "harnesses",
+    "checkouts": "checkouts",
+    "sweep": "sweep",
 }
 
 
@@ -89,15 +95,26 @@ def difference(old: Config, new: Config) -> Change:
         changed=changed,
         reordered=[n for n in old.servers if n in both] != [n for n in new.servers if n in both],
         agents=tuple(name for names in agents for name in names),
-        settings=_keys(old, new, LIVE),
-        needs_restart=_keys(old, new, RESTART),
+        settings=_keys(old, new, _live(old)),
+        needs_restart=_keys(old, new, _restart(old)),
     )
 
 
 def applicable(old: Config, new: Config) -> Config:
     """``new`` with the old values of what needs a restart: what can take effect now."""
-    kept = {name: getattr(old, name) for name in RESTART}
+    kept = {name: getattr(old, name) for name in _restart(old)}
     return dataclasses.replace(new, **kept)
+
+
+def _restart(old: Config) -> Mapping[str, str]:
+    """What needs a restart. The first folder of worktrees does not: nobody works there yet."""
+    if old.worktrees is not None:
+        return RESTART
+    return {name: key for name, key in RESTART.items() if name != "worktrees"}
+
+
+def _live(old: Config) -> Mapping[str, str]:
+    return LIVE if old.worktrees is not None else {**LIVE, "worktrees": RESTART["worktrees"]}
 
 
 def token_files(config: Config) -> tuple[Path, ...]:

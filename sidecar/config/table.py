@@ -10,6 +10,7 @@ from typing import Literal, cast
 from sidecar.config import notbuilt, places, values
 from sidecar.config.audit import Audit
 from sidecar.config.egress import EGRESS, Egress
+from sidecar.config.harnesses import CHECKOUTS, CHILDREN, HARNESSES, Children
 from sidecar.config.parking import PARKING
 from sidecar.config.record import Field, Got, Record, every
 from sidecar.config.runtime import CREDENTIAL, RUNTIME
@@ -65,12 +66,24 @@ class Agent:
     SERVERS = Field(
         "servers", GLOBS, (), 'Patterns of the servers it may use; ["*"] for all, absent: none.'
     )
+    HARNESSES = Field(
+        "harnesses", GLOBS, (), 'Patterns of the coding agents it may use; ["*"] for all.'
+    )
+    CHECKOUTS = Field(
+        "checkouts", GLOBS, (), 'Patterns of the checkouts it may use them in; ["*"] for all.'
+    )
 
 
 AGENT = Record(
     "an agent's mapping",
     every(Agent),
-    lambda got: AgentConfig(got.at.key, got[Agent.TOKEN_FILE], got[Agent.SERVERS]),
+    lambda got: AgentConfig(
+        got.at.key,
+        got[Agent.TOKEN_FILE],
+        got[Agent.SERVERS],
+        got[Agent.HARNESSES],
+        got[Agent.CHECKOUTS],
+    ),
     notbuilt.rows("agents.*"),
     hints={"token": "write token_file: the path of a file with the token"},
 )
@@ -333,6 +346,31 @@ class Root:
         {},
         "MCP servers by name, in the order in which their tools are offered.",
         empty=True,
+    )
+    HARNESSES = Field(
+        "harnesses", HARNESSES, {}, "Coding agents by name; each is one tool.", empty=True
+    )
+    CHECKOUTS = Field(
+        "checkouts",
+        CHECKOUTS,
+        {},
+        "Git repositories that coding agents may work in: a path, or a mapping.",
+        empty=True,
+    )
+    WORKTREES = Field(
+        "worktrees",
+        FilePath(),
+        None,
+        "The folder of the agents' worktrees; needed once there is a harness.",
+    )
+    SWEEP = Field(
+        "sweep",
+        OrOff(duration(MINUTE, 30 * DAY)),
+        Config().sweep,
+        "How often worktrees whose work has landed are removed; off: only when asked.",
+    )
+    CHILDREN = Field(
+        "children", CHILDREN, Children(), "Who the sidecar's child processes run as.", empty=True
     )
     AGENTS = Field(
         "agents",

@@ -99,17 +99,7 @@ class Worker:
                     "Not begun: the labels that the agent would start with cannot be stored; try "
                     "again later."
                 )
-            await self._keep(
-                Memory(
-                    name=run.name,
-                    claim=run.claim,
-                    call=run.call,
-                    running=True,
-                    session=memory.session if memory is not None else "",
-                    profile=run.config.profile,
-                    episodes=memory.episodes if memory is not None else (),
-                )
-            )
+            await self._keep(_begun(run, memory, memory.session if memory is not None else ""))
             ending, session = await self._worked(run, work, memory)
             return await self._told(run, work, memory, ending, session)
 
@@ -143,6 +133,9 @@ class Worker:
         try:
             before = await self._state(run) if began.continued == "summary" else None
             text = prompt(run.text, work, began.continued, memory, before)
+            if agent.session != earlier:
+                # Not only at its end: a run that is killed is taken up where it was.
+                await self._keep(_begun(run, memory, agent.session))
             run.state = "working"
             run.tell(f"work {run.name.work}: the agent is at work", True)
             if run.cancelling:
@@ -286,6 +279,19 @@ class Worker:
 
     def _gathered(self, run: Run) -> Iterable[str]:
         return self._labels.of(run.agent_caller(run.trace))
+
+
+def _begun(run: Run, memory: Memory | None, session: str) -> Memory:
+    """What is remembered of a run while it is one."""
+    return Memory(
+        name=run.name,
+        claim=run.claim,
+        call=run.call,
+        running=True,
+        session=session,
+        profile=run.config.profile,
+        episodes=memory.episodes if memory is not None else (),
+    )
 
 
 def _ended(turn: Turn) -> Ending:

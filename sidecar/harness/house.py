@@ -1,0 +1,144 @@
+"""All there is of coding agents, as the app holds it: nothing, until a harness is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar import users
+from sidecar.config import CheckoutConfig, Config, ServerConfig
+from sidecar.events import Bus
+from sidecar.harness.git import GitError
+from sidecar.harness.git_checkout import Checkout, CheckoutError
+from sidecar.harness.handover import Owner
+from sidecar.harness.run_labels import Labels
+from sidecar.harness.runs import Runs
+from sidecar.harness.tokens import RunTokens
+from sidecar.harness.works import WorkError, Works
+from sidecar.model import JsonObject
+from sidecar.ports.gate import Gate
+from sidecar.ports.proxy import ChildProxy
+from sidecar.ports.secrets import Secrets
+from sidecar.ports.tracer import Tracer
+from sidecar.ports.upstream import Upstream
+
+__all__ = ["House", "HouseError", "Means"]
+
+
+class HouseError(Exception):
+    """The coding agents cannot be had as they are configured. Says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What runs are made with. ``mcp_url`` is where agents reach us, ``servers`` gives the names
+    of the MCP servers there are; each as it is then."""
+
+    gate: Gate
+    bus: Bus
+    tokens: RunTokens
+    labels: Labels
+    secrets: Secrets
+    mcp_url: Callable[[], str | None]
+    servers: Callable[[], Iterable[str]]
+    proxy: ChildProxy
+    tracer: Tracer | None = None
+
+
+class House:
+    """Implements ``ports.agents.AgentRuns``. ``open`` it inside the loop, ``close`` it last."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._works: Works | None = None
+        self._runs: Runs | None = None
+
+    async def open(self, config: Config) -> None:
+        """Make what the configuration has. Raises HouseError."""
+        if config.harnesses and config.worktrees is not None:
+            await self._begin(config, config.worktrees)
+
+    async def _begin(self, config: Config, root: Path) -> None:
+        means, user = self._means, users.current()
+        works = Works(
+            root,
+            _checkouts(config.checkouts.values()),
+            bus=means.bus,
+            name=config.name,
+            owner=Owner(user.uid, user.gid) if user is not None else None,
+        )
+        runs = Runs(
+            works,
+            config.harnesses,
+            tuple(config.checkouts),
+            root=root,
+            gate=means.gate,
+            bus=means.bus,
+            tokens=means.tokens,
+            labels=means.labels,
+            secrets=means.secrets,
+            tracer=means.tracer,
+            mcp_url=means.mcp_url,
+            servers=means.servers,
+            proxy=means.proxy,
+            hold=config.parking.hold,
+            sweep=config.sweep,
+            name=config.name,
+            separator=config.separator,
+        )
+        try:
+            await runs.open()
+        except (WorkError, CheckoutError, GitError) as error:
+            await works.close()
+            raise HouseError(str(error)) from error
+        self._works, self._runs = works, runs
+
+    async def reconfigure(self, config: Config) -> None:
+        """Other harnesses and checkouts from now on; runs are not disturbed.
+
+        Raises HouseError, and then nothing was changed.
+        """
+        if self._works is None or self._runs is None:
+            await self.open(config)
+            return
+        try:
+            await self._works.reconfigure(_checkouts(config.checkouts.values()))
+        except (WorkError, CheckoutError, GitError) as error:
+            raise HouseError(str(error)) from error
+        self._runs.reconfigure(
+            config.harnesses,
+            tuple(config.checkouts),
+            hold=config.parking.hold,
+            sweep=config.sweep,
+        )
+
+    def drain(self) -> None:
+        """The end is near: whoever waits for an agent is told to call again."""
+        if self._runs is not None:
+            self._runs.drain()
+
+    async def close(self) -> None:
+        """End every agent, all of it. The works stay. Idempotent."""
+        if self._runs is not None:
+            await self._runs.close()
+
+    def upstreams(self) -> list[tuple[Upstream, ServerConfig]]:
+        """The harnesses as the gateway takes them, in the order of the configuration."""
+        if self._runs is None:
+            return []
+        return [(harness, harness.server) for harness in self._runs.upstreams()]
+
+    async def works(self) -> Sequence[JsonObject]:
+        """See ``ports.agents.AgentRuns``."""
+        return [] if self._runs is None else await self._runs.works()
+
+    async def sweep(self, *, dry_run: bool = False) -> JsonObject:
+        """See ``ports.agents.AgentRuns``."""
+        if self._runs is None:
+            return {"removed": [], "kept": [], "dry_run": dry_run}
+        return await self._runs.sweep(dry_run=dry_run)
+
+
+def _checkouts(configs: Iterable[CheckoutConfig]) -> list[Checkout]:
+    return [Checkout(each.name, each.path, each.base, each.fetch) for each in configs]

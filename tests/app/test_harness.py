@@ -1,0 +1,177 @@
+"""Coding agents through a whole sidecar: a real repository, a client that none of us wrote, a
+person at the admin API, and an agent that does what its prompt says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from sidecar.admin.client import AdminClient
+from tests.harness.agent.kit import command, script
+from tests.harness.kit import git, repository
+from tests.kit import processes
+from tests.kit.running import Sidecar, started
+
+pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
+
+PATIENCE = 60.0
+Json = dict[str, Any]
+COMMIT = (
+    "echo fixed > login.txt && git add login.txt && "
+    "git -c user.name=a -c user.email=a@example.org commit -qm 'Fix the login' && echo done"
+)
+
+
+def bash(line: str) -> Json:
+    """A permission for a command, as agents ask for it; allowed, it is run."""
+    call = {
+        "toolCallId": "t1",
+        "title": line,
+        "kind": "execute",
+        "rawInput": {"command": line},
+    }
+    return {"ask": call, "run": line}
+
+
+class Place:
+    """A checkout, and where its works are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkout = repository(folder / "billing")
+        self.worktrees = folder / "worktrees"
+
+    def config(self, **more: Any) -> Json:
+        agent = list(command(store=str(self.folder / "sessions")))
+        return {
+            "harnesses": {"claude": {"command": agent}},
+            "checkouts": {"billing": str(self.checkout)},
+            "worktrees": str(self.worktrees),
+            "store": f"sqlite://{self.folder}/state.db",
+            "policy": {"shipped": ["coding-agents"]},
+            **more,
+        }
+
+    def worktree(self, work: str) -> Path:
+        return self.worktrees / "claude" / "billing" / "agent" / work
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@contextmanager
+def sidecar_of(place: Place, **more: Any) -> Iterator[Sidecar]:
+    with started(place.config(**more)) as sidecar:
+        yield sidecar
+
+
+def waiting(sidecar: Sidecar) -> Json:
+    """The one call that waits, as soon as it does."""
+    admin, end = AdminClient(sidecar.admin), time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if rows := admin.calls("waiting"):
+            assert len(rows) == 1
+            return dict(admin.call(str(rows[0]["id"])))
+        time.sleep(0.05)
+    raise AssertionError(f"nothing waits\n{sidecar.log()}")
+
+
+async def ask(sidecar: Sidecar, task: str, work: str) -> Json:
+    """The tool's answer, to the official Python client; it calls again while that is told."""
+    async with Client(sidecar.mcp) as client:
+        while True:
+            result = await client.call_tool("claude", {"task": task, "work": work})
+            if "sidecar/running" not in (result.meta or {}):
+                break
+    assert not result.is_error, result
+    answer = dict(result.structured_content or {})
+    assert json.loads(result.content[0].text) == answer
+    return answer
+
+
+async def test_from_a_task_to_a_sweep(place: Place) -> None:
+    with sidecar_of(place) as sidecar:
+        admin = AdminClient(sidecar.admin, timeout=PATIENCE)
+        async with Client(sidecar.mcp) as client:
+            tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["claude"]
+        assert tools[0].input_schema["properties"]["checkout"]["enum"] == ["billing"]
+
+        task = script(bash(COMMIT), {"say": "The login is fixed."})
+        call = asyncio.create_task(ask(sidecar, task, "fix-login"))
+        asked = await asyncio.to_thread(waiting, sidecar)
+        assert (asked["tool"], asked["server"]) == ("claude__execute", "claude")
+        assert [work["state"] for work in admin.works()] == ["waiting"]
+        admin.answer(str(asked["id"]), approve=True, why="go on")
+        answer = await call
+        assert answer["branch"] == "work/claude/agent/fix-login"
+        assert [commit["subject"] for commit in answer["commits"]] == ["Fix the login"]
+        assert (answer["stop_reason"], answer["dirty"], answer["continued"]) == (
+            "end_turn",
+            False,
+            None,
+        )
+        assert answer["last_message"].endswith("The login is fixed.")
+        assert answer["head"] == git(place.checkout, "rev-parse", answer["branch"])
+
+        again = await ask(sidecar, script({"say": "Nothing more to do."}), "fix-login")
+        assert again["continued"] == "kept"
+        assert again["head"] == answer["head"]
+
+        dirty = await ask(sidecar, script({"write": "notes.txt", "text": "x"}), "look-around")
+        assert dirty["dirty"] is True
+
+        git(place.checkout, "merge", "--squash", answer["branch"])
+        git(place.checkout, "commit", "--quiet", "--message", "Fix the login (#1)")
+        would = json.loads(sidecar.cli("works", "sweep", "--dry-run", "--json").stdout)
+        assert would["removed"] == [str(place.worktree("fix-login"))]
+        assert place.worktree("fix-login").is_dir()
+
+        told = sidecar.cli("works", "sweep")
+        kept = place.worktree("look-around")
+        assert told.stdout.splitlines()[0] == f"removed {place.worktree('fix-login')}"
+        assert told.stdout.splitlines()[1].startswith(f"kept {kept} (")
+        assert not place.worktree("fix-login").exists()
+        assert "fix-login" not in git(place.checkout, "branch", "--list", "work/*")
+        assert kept.is_dir()
+        assert {each["reason"] for each in admin.sweep()["kept"]} <= {"dirty", "empty"}
+        listed = sidecar.cli("works", "list").stdout.splitlines()
+        assert [line.split()[3] for line in listed[1:]] == ["look-around"]
+
+
+async def test_killed_in_mid_prompt_nothing_is_left_and_nothing_lost(place: Place) -> None:
+    pids = place.folder / "pid"
+    with sidecar_of(place) as sidecar:
+        steps = [{"write": "half.txt", "text": "half"}, {"fork": str(pids), "daemon": True}]
+        task = script(*steps, {"hang": True})
+        call = asyncio.create_task(ask(sidecar, task, "fix-login"))
+        end = time.monotonic() + PATIENCE
+        while not (pids.exists() and pids.read_text()):
+            assert time.monotonic() < end and not call.done(), sidecar.log()
+            await asyncio.sleep(0.05)
+        family = [*sidecar.family, int(pids.read_text())]
+        os.kill(sidecar.worker, signal.SIGKILL)
+        await asyncio.to_thread(sidecar.wait)
+        with pytest.raises(BaseException):  # noqa: B017 - however the client puts it
+            await call
+        left = processes.left_of(family, 10.0)
+        assert not left, [processes.command_line(pid) for pid in left]
+    assert (place.worktree("fix-login") / "half.txt").read_text() == "half"
+    with sidecar_of(place) as sidecar:
+        assert "its run was interrupted" in sidecar.log()
+        answer = await ask(sidecar, script({"say": "on we go"}), "fix-login")
+        assert answer["continued"] in ("resumed", "loaded")
+        assert answer["dirty"] is True
+        assert (place.worktree("fix-login") / "half.txt").read_text() == "half"
