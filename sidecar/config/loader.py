@@ -132,6 +132,7 @@ def _assemble(got: Got, file: Path | None) -> Config:
         reconcile=got[Root.RECONCILE],
         parking=got[Root.PARKING],
         audit=got[Root.AUDIT],
+        log=got[Root.LOG],
         proxy_listen=got[Root.EGRESS].listen,
         proxy=got[Root.EGRESS].proxy,
         list_wait=got[Root.LIST_WAIT],

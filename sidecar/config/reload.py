@@ -37,6 +37,7 @@ LIVE = {
     "runtime_servers": "runtime_servers",
     "reconcile": "reconcile",
     "parking": "parking",
+    "log": "log",
     "proxy": "egress",
     "list_wait": "list_wait",
     "retry": "retry",

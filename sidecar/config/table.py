@@ -11,6 +11,7 @@ from sidecar.config import notbuilt, places, values
 from sidecar.config.audit import Audit
 from sidecar.config.egress import EGRESS, Egress
 from sidecar.config.harnesses import CHECKOUTS, CHILDREN, HARNESSES, Children
+from sidecar.config.logs import LOG
 from sidecar.config.parking import PARKING
 from sidecar.config.record import Field, Got, Record, every
 from sidecar.config.runtime import CREDENTIAL, RUNTIME
@@ -40,6 +41,7 @@ from sidecar.config.types import (
     Config,
     LabelsConfig,
     Limits,
+    LogConfig,
     ParkingConfig,
     PolicyConfig,
     Retry,
@@ -437,6 +439,7 @@ class Root:
         AuditConfig(),
         "Where every decision and every answer of a person is recorded: a file, otlp, or off.",
     )
+    LOG = Field("log", LOG, LogConfig(), "Log lines on stderr.", empty=True)
     EGRESS = Field(
         "egress", EGRESS, Egress(), "Where connections may go, for others than us.", empty=True
     )

@@ -300,6 +300,16 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Log lines on stderr. ``auto`` is text at a terminal and JSON elsewhere; ``access`` says
+    whether each call has a line."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+    access: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyLimits:
     """Bounds of the forward proxy: ``connections`` of one client at once, and of each of them
     the bytes both ways and the seconds it may last and be idle."""
@@ -361,6 +371,7 @@ class Config:
     labels: LabelsConfig = LabelsConfig()
     parking: ParkingConfig = ParkingConfig()
     audit: AuditConfig = AuditConfig()
+    log: LogConfig = LogConfig()
     proxy_listen: Listen | None = None
     proxy: ProxyConfig = ProxyConfig()
     list_wait: float = 1.0
