@@ -260,6 +260,7 @@ class App:
                 name=self._config.name,
                 version=__version__,
                 limits=self._config.limits,
+                hosts=self._config.hosts,
             )
             with _binding("listen", self._config.listen):
                 bound = await self._agent.start(self._config.listen)

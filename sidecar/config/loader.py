@@ -110,6 +110,7 @@ def _assemble(got: Got, file: Path | None) -> Config:
         name=got[Root.NAME],
         path=file,
         listen=got[Root.LISTEN],
+        hosts=got[Root.HOSTS],
         health=got[Root.HEALTH],
         admin=got[Root.ADMIN] or AdminConfig(places.admin_socket(environ)),
         separator=got[Root.SEPARATOR],

@@ -17,6 +17,7 @@ T = TypeVar("T")
 RESTART = {
     "name": "name",
     "listen": "listen",
+    "hosts": "hosts",
     "health": "health",
     "admin": "admin",
     "separator": "separator",

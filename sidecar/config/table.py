@@ -328,6 +328,12 @@ class Root:
         Config().listen,
         "Where agents connect: MCP at /mcp, REST at /v1; off for none.",
     )
+    HOSTS = Field(
+        "hosts",
+        ListOf(Text("a host name", values.host_name, {"type": "string"}), what="host names"),
+        (),
+        "Further names under which agents reach the listener, as they stand in a URL.",
+    )
     HEALTH = Field(
         "health",
         Record("a mapping", every(Health), lambda got: got[Health.LISTEN]),

@@ -334,7 +334,8 @@ class ProxyConfig:
 class Config:
     """The whole file. ``path`` is where it came from, ``None`` for built-in defaults.
 
-    ``listen`` ``None`` means no agent listener (``sidecar stdio`` alone). ``token`` is the one
+    ``listen`` ``None`` means no agent listener (``sidecar stdio`` alone), and ``hosts`` are names
+    that it answers to beside its own address. ``token`` is the one
     token of ``auth:``; with ``agents`` each has its own. ``store`` is ``memory``,
     ``sqlite:PATH`` with an absolute path, or the URL of another store, which may hold a
     password and is left out of ``repr``. ``reconcile`` is in seconds, ``None`` for off.
@@ -349,6 +350,7 @@ class Config:
     name: str = "sidecar"
     path: Path | None = None
     listen: Listen | None = Listen("127.0.0.1", 8808)
+    hosts: tuple[str, ...] = ()
     health: Listen | None = Listen("127.0.0.1", 8810)
     admin: AdminConfig = AdminConfig(None)
     separator: str = "__"

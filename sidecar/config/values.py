@@ -120,6 +120,24 @@ def _host(text: str) -> str:
     return bare
 
 
+def host_name(text: str) -> str:
+    """A host as a URL has it, without a port: ``mcp.example.com``, ``10.0.0.7``, ``[::1]``."""
+    if "*" in text:
+        raise ValueError("is a pattern; write each name, since a pattern could be anybody's name")
+    if "/" in text:
+        raise ValueError("is more than a host; write the name alone, such as mcp.example.com")
+    host, colon, port = text.rpartition(":")
+    if colon and port.isdecimal() and ":" not in host.rpartition("]")[2]:
+        raise ValueError(f"has a port; write {host}, which is served at any port")
+    try:
+        _host(text)
+    except ValueError:
+        raise ValueError(
+            "is not a host name, an IPv4 address or an IPv6 address in brackets"
+        ) from None
+    return text
+
+
 def is_local(address: Listen) -> bool:
     """Whether only this machine can reach it: a unix socket, or loopback."""
     import ipaddress

@@ -260,7 +260,7 @@ class AgentListener:
             raise Refusal(
                 421,
                 "this host is not served here; use localhost, or the IP address in `listen` or, "
-                "where that is every address, one of this machine's",
+                "where that is every address, one of this machine's, or add the name to `hosts`",
             )
 
     def _route(self, request: web.BaseRequest, path: str) -> tuple[Answering, str | None]:

@@ -28,6 +28,7 @@ from tests.config.conftest import Load, Told
 ALL = """\
 name: desk
 listen: "[::1]:0"
+hosts: [mcp.example.com, "[::1]", 10.0.0.7]
 health: {listen: "0.0.0.0:8810"}
 admin: {listen: 127.0.0.1:8809, token_file: operator}
 separator: "--"
@@ -78,6 +79,7 @@ def test_every_key(good: Load, tmp_path: Path) -> None:
         name="desk",
         path=tmp_path / "sidecar.yaml",
         listen=Listen("::1", 0),
+        hosts=("mcp.example.com", "[::1]", "10.0.0.7"),
         health=Listen("0.0.0.0", 8810),
         admin=AdminConfig(Listen("127.0.0.1", 8809), SecretRef(from_file=tmp_path / "operator")),
         separator="--",
