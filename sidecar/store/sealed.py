@@ -8,6 +8,7 @@ the first of ``store_key`` seals, all of them open.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -15,6 +16,8 @@ from typing import Protocol
 
 from sidecar.ports.store import ANY, Change, Record, Store, StoreError
 from sidecar.store.checks import check_key
+
+log = logging.getLogger("sidecar.store")
 
 SEALED = ("secrets/",)
 """Prefixes whose values are always sealed."""
@@ -80,13 +83,14 @@ class Seal:
                 f"{key}: the sealed value was changed, or belongs to another key"
             ) from None
 
-    def is_sealed(self, value: bytes) -> bool:
-        """Whether a value claims to be sealed, by any key."""
-        return value.startswith(_MAGIC)
-
     def current(self, sealed: bytes) -> bool:
         """Whether the key that seals now sealed it."""
         return sealed.startswith(_MAGIC + self._first)
+
+
+def is_sealed(value: bytes) -> bool:
+    """Whether a value claims to be sealed, by any key."""
+    return value.startswith(_MAGIC)
 
 
 def key_id(key: bytes) -> bytes:
@@ -97,7 +101,11 @@ def key_id(key: bytes) -> bytes:
 class SealedStore:
     """A store around another. What is under ``prefixes`` is sealed; without a seal it can be
     neither written nor read. What is under ``also`` is sealed where there is a seal, and read
-    as it is where it was written without one. Everything else passes as it is."""
+    as it is where it was written without one. Everything else passes as it is.
+
+    Of a node with another key, or with a key where this one has none, what is under ``also``
+    cannot be read: ``get`` and ``list`` raise, and a watch tells of it in the log and goes on, so
+    that one such node does not keep what all the others write from this one."""
 
     def __init__(
         self,
@@ -110,7 +118,8 @@ class SealedStore:
         self._store = store
         self._seal = seal
         self._always = tuple(prefixes)
-        self._prefixes = tuple(prefixes) + (tuple(also) if seal is not None else ())
+        self._also = tuple(also)
+        self._prefixes = self._always + (self._also if seal is not None else ())
 
     @property
     def sealing(self) -> bool:
@@ -126,12 +135,16 @@ class SealedStore:
         return self._seal
 
     def _opened(self, record: Record) -> Record:
-        if not self._is_sealed(record.key):
-            return record
-        seal = self._sealer(record.key)
-        if not seal.is_sealed(record.value) and not record.key.startswith(self._always):
-            return record
-        return replace(record, value=seal.open(record.key, record.value))
+        key, value = record.key, record.value
+        if not key.startswith(self._always):
+            if not key.startswith(self._also) or not is_sealed(value):
+                return record
+            if self._seal is None:
+                raise StoreError(
+                    f"{key}: another sidecar sealed it, and there is no store_key here; set the "
+                    "one that the other has"
+                )
+        return replace(record, value=self._sealer(key).open(key, value))
 
     async def open(self) -> None:
         """See the port."""
@@ -166,7 +179,8 @@ class SealedStore:
     def watch(self, prefix: str) -> AsyncIterator[Change]:
         """See the port."""
         watch = self._store.watch(prefix)
-        around = any(p.startswith(prefix) or prefix.startswith(p) for p in self._prefixes)
+        sealed = self._always + self._also
+        around = any(p.startswith(prefix) or prefix.startswith(p) for p in sealed)
         return _Opened(watch, self) if around else watch
 
     async def close(self) -> None:
@@ -175,7 +189,7 @@ class SealedStore:
 
 
 class _Opened:
-    """A watch whose values are opened. Raises StoreError at one that cannot be."""
+    """A watch whose values are opened. Raises StoreError at a secret that cannot be."""
 
     def __init__(self, watch: AsyncIterator[Change], store: SealedStore) -> None:
         self._watch = watch
@@ -185,10 +199,16 @@ class _Opened:
         return self
 
     async def __anext__(self) -> Change:
-        change = await anext(self._watch)
-        if change.record is None:
-            return change
-        return Change(change.key, self._store._opened(change.record))
+        while True:
+            change = await anext(self._watch)
+            if change.record is None:
+                return change
+            try:
+                return Change(change.key, self._store._opened(change.record))
+            except StoreError as error:
+                if change.key.startswith(self._store._always):
+                    raise
+                log.error("%s", error)
 
     async def aclose(self) -> None:
         """Stop, as the watch inside does."""

@@ -157,3 +157,22 @@ async def test_what_is_sealed_where_it_can_be(inside: MemoryStore) -> None:
     raw = await inside.get("calls/2")
     assert raw is not None
     assert b"hidden" not in raw.value
+
+
+@pytest.mark.parametrize("key", [FOREIGN, None], ids=["another key", "no key"])
+async def test_what_another_node_sealed_differently_hides_nothing_else(
+    inside: MemoryStore, key: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record that cannot be opened is told, and changes after it are still seen."""
+    other = SealedStore(inside, Seal([KEY]), also=("calls/",))
+    store = SealedStore(inside, Seal([key]) if key is not None else None, also=("calls/",))
+    watch = store.watch("calls/")
+    await other.put("calls/1", b"hidden")
+    ours = await store.put("calls/2", b"ours")
+    assert await take(watch, 1) == [Change("calls/2", ours)]
+    assert [record.message for record in caplog.records if "calls/1" in record.message]
+    assert "store_key" in caplog.text
+    # Asked for, it is no absent one, nor is what was sealed handed out for what it stands for.
+    for refused in (store.get("calls/1"), store.list("calls/")):
+        with pytest.raises(StoreError, match="store_key"):
+            await refused
