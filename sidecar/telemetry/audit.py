@@ -312,14 +312,17 @@ class Audit:
             log.error("audit: %s", what)
 
 
-def configured(config: Config, bus: Bus) -> Audit | None:
-    """The trail that the configuration names, not started; ``None`` where it names none."""
-    if config.audit.file is None:
-        return None
-    from sidecar.telemetry.audit_file import ChainFile
-
+def configured(config: Config, bus: Bus, otlp: Trail | None) -> Audit | None:
+    """The trail that the configuration names, not started; ``None`` where it names none.
+    ``otlp`` is the way to a receiver, where there is one."""
     run = secrets.token_hex(4)
-    trail = ChainFile(config.audit.file, config.audit.rotate, {"run": run})
+    trail = otlp
+    if config.audit.file is not None:
+        from sidecar.telemetry.audit_file import ChainFile
+
+        trail = ChainFile(config.audit.file, config.audit.rotate, {"run": run})
+    elif config.audit.to == "off" or trail is None:
+        return None
     return Audit(trail, bus, {"run": run}, name=config.name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sidecar import __version__
 from sidecar.events import Bus
@@ -17,12 +17,15 @@ from sidecar.telemetry.metrics import SHORT, Gauged, Registry, by
 from sidecar.telemetry.metrics_events import Meters
 from sidecar.telemetry.metrics_store import MeasuredStore
 from sidecar.telemetry.otlp import settings
+from sidecar.telemetry.otlp.batches import Batches
 from sidecar.telemetry.prometheus import Page
 from sidecar.telemetry.resource import INSTANCE
 from sidecar.telemetry.traces import OTLP, exporters
 
 if TYPE_CHECKING:
     from sidecar.telemetry.metrics_export import MetricsExport
+
+T = TypeVar("T")
 
 PROMETHEUS: Final = "prometheus"
 """An exporter that is always there: the page ``/metrics`` of the health listener."""
@@ -79,6 +82,11 @@ class Measures:
         """A queue: how much waits in it now, and how much was lost so far."""
         self._queues[name] = depth
         self._losses[name] = lost
+
+    def batches(self, name: str, batches: Batches[T]) -> None:
+        """The queue of an exporter."""
+        counts = batches.counts
+        self.queue(name, lambda: len(batches), lambda: counts.dropped + counts.failed)
 
     def servers(self, ask: Callable[[], Iterable[ServerStatus]]) -> None:
         """Who tells the state of every server."""
