@@ -48,6 +48,7 @@ from sidecar.store.configured import configured_store
 from sidecar.telemetry import audit
 from sidecar.telemetry.audit_gate import audited
 from sidecar.telemetry.environ import SettingError
+from sidecar.telemetry.logs_house import Logs
 from sidecar.telemetry.measures import Measures
 from sidecar.upstream import McpServer
 from sidecar.upstream.attempts import Attempts
@@ -111,6 +112,7 @@ class App:
         try:
             self._auth = Authenticator(tokens_of(config, self._secrets), runs=self._run_tokens)
             self._measures = Measures(config.name, self.bus, os.environ)
+            self._logs = Logs(config, self.bus, os.environ)
             self._store = self._measures.store(configured_store(config, self._secrets))
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
         except (SecretError, SettingError, StoreError, ValueError) as error:
@@ -136,7 +138,7 @@ class App:
             inputs=_inputs_file(config),
             parking=self.parking,
         )
-        self._audit = audit.configured(config, self.bus)
+        self._audit = audit.configured(config, self.bus, self._logs.trail)
         gate = audited(self._gatehouse.gate, self._audit, self.bus, config.audit)
         self.gateway = Gateway(config, self.bus, gate=gate)
         self.parking.definition = self.gateway.definition
@@ -173,6 +175,8 @@ class App:
         trail = self._audit
         if trail is not None:
             self._measures.queue("audit", lambda: trail.waiting, lambda: trail.failed)
+        if self._logs.export is not None:
+            self._measures.batches("logs", self._logs.export.batches)
 
     def _hook_dialer(self, url: str) -> Connector:
         # Its connections pass the egress rules as a server would that cannot be configured.
@@ -214,6 +218,7 @@ class App:
         self._part_from_children()
         try:
             await self._measures.start()
+            await self._logs.start()
             # First, because nothing is decided without a record.
             if self._audit is not None:
                 await self._audit.start()
@@ -375,6 +380,7 @@ class App:
         if self._audit is not None:
             await self._audit.close()
         await self._measures.close()
+        await self._logs.close()
         await self._store.close()
 
     def _sessions(self) -> Sequence[JsonObject]:
@@ -467,6 +473,7 @@ class App:
             raise StartError(str(error)) from error
         gone = principals(self._config) - principals(config)
         self._config = applicable(self._config, config)
+        self._logs.reconfigure(self._config)
         self.parking.reconfigure(self._config.parking)
         self._hook.reconfigure(self._config.parking.webhook)
         for name in gone:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sidecar.logs import configure
     from sidecar.serving import serve
 
-    configure()
+    configure(config.log)
     files = [*([config.path] if config.path is not None else []), *arguments.mcp_config]
     try:
         return loop_runner(arguments.loop).run(serve(config, read, files=files))

@@ -34,7 +34,7 @@ def stdio(arguments: argparse.Namespace) -> int:
     from sidecar.logs import configure
     from sidecar.serving import serve_stdio
 
-    configure()
+    configure(config.log)
     try:
         where = None if arguments.alone else agent.address(arguments, config)
         join = (where.base, where.headers()) if where is not None else None
