@@ -457,6 +457,8 @@ class Works:
         if key.checkout not in self._repositories:
             raise Refused(Reason.CHECKOUT_GONE, "its checkout is not configured any more")
         if self.held(key):
+            if self.occupants.occupation(key) == "waiting":
+                raise Refused(Reason.WAITING, "its agent waits for a person")
             raise Refused(Reason.IN_USE, "a run uses it")
         async with self._holding(key):
             occupation = self.occupants.occupation(key)
