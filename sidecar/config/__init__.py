@@ -16,6 +16,7 @@ from sidecar.config.types import (
     AnnotationOverride,
     ApproverConfig,
     AuditConfig,
+    CaptureConfig,
     CheckoutConfig,
     Config,
     CredentialConfig,
@@ -33,6 +34,7 @@ from sidecar.config.types import (
     RuntimeServers,
     SecretRef,
     ServerConfig,
+    TelemetryConfig,
     Webhook,
 )
 
@@ -42,6 +44,7 @@ __all__ = [
     "AnnotationOverride",
     "ApproverConfig",
     "AuditConfig",
+    "CaptureConfig",
     "CheckoutConfig",
     "Config",
     "ConfigErrors",
@@ -61,6 +64,7 @@ __all__ = [
     "RuntimeServers",
     "SecretRef",
     "ServerConfig",
+    "TelemetryConfig",
     "Webhook",
     "find",
     "load",

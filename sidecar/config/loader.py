@@ -132,6 +132,7 @@ def _assemble(got: Got, file: Path | None) -> Config:
         runtime_servers=got[Root.RUNTIME_SERVERS],
         reconcile=got[Root.RECONCILE],
         parking=got[Root.PARKING],
+        telemetry=got[Root.TELEMETRY],
         audit=got[Root.AUDIT],
         log=got[Root.LOG],
         proxy_listen=got[Root.EGRESS].listen,

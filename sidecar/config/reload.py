@@ -38,6 +38,7 @@ LIVE = {
     "runtime_servers": "runtime_servers",
     "reconcile": "reconcile",
     "parking": "parking",
+    "telemetry": "telemetry",
     "log": "log",
     "proxy": "egress",
     "list_wait": "list_wait",

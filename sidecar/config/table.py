@@ -32,6 +32,7 @@ from sidecar.config.shapes import (
     plain_text,
     size,
 )
+from sidecar.config.telemetry import TELEMETRY
 from sidecar.config.types import (
     SHIPPED,
     AdminConfig,
@@ -47,6 +48,7 @@ from sidecar.config.types import (
     Retry,
     RuntimeServers,
     SecretRef,
+    TelemetryConfig,
 )
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -438,6 +440,9 @@ class Root:
     )
     PARKING = Field(
         "parking", PARKING, ParkingConfig(), "Calls that wait for a person's approval.", empty=True
+    )
+    TELEMETRY = Field(
+        "telemetry", TELEMETRY, TelemetryConfig(), "What of calls is told to others.", empty=True
     )
     AUDIT = Field(
         "audit",

@@ -310,6 +310,22 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureConfig:
+    """What of tool calls goes on their spans. ``redact`` are globs over what is hidden."""
+
+    arguments: bool = False
+    results: bool = False
+    redact: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """What the environment does not say of telemetry."""
+
+    capture: CaptureConfig = CaptureConfig()
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyLimits:
     """Bounds of the forward proxy: ``connections`` of one client at once, and of each of them
     the bytes both ways and the seconds it may last and be idle."""
@@ -372,6 +388,7 @@ class Config:
     policy: PolicyConfig = PolicyConfig()
     labels: LabelsConfig = LabelsConfig()
     parking: ParkingConfig = ParkingConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     audit: AuditConfig = AuditConfig()
     log: LogConfig = LogConfig()
     proxy_listen: Listen | None = None

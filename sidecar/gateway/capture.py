@@ -7,6 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
+from sidecar.config import Config
 from sidecar.model import Call, Fields, JsonObject, Kind
 from sidecar.parking.claim import hide, shown
 from sidecar.ports.tracer import Span
@@ -26,6 +27,12 @@ class Capture:
     wants_arguments: bool = False
     wants_results: bool = False
     redact: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: Config) -> Capture:
+        """What nobody is shown of a parked call is hidden here too."""
+        capture = config.telemetry.capture
+        return cls(capture.arguments, capture.results, (*capture.redact, *config.parking.redact))
 
     def arguments(self, span: Span, call: Call) -> None:
         """Put the arguments of a tool on its call's span."""

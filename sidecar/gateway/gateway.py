@@ -64,6 +64,7 @@ class Gateway:
         self._hub = Hub(bus, self._roster, self._watches, gate)
         self._lists = Lists(self._roster, gate)
         self._calls = Calls(self._roster, gate, tracer, bus, config.retry)
+        self._calls.capture = Capture.of(config)
         self._requests = Requests(self._roster, self._calls, self._watches)
         self._handlers: dict[str, _Handler] = {
             "tools/call": self._requests.call_tool,
@@ -280,14 +281,12 @@ class Gateway:
         return gone
 
     def reconfigure(self, config: Config) -> None:
-        """Take over ``retry``, ``list_wait`` and ``limits``; names and servers stay as they are."""
+        """Take over ``retry``, ``list_wait``, ``limits`` and what is captured; names and servers
+        stay as they are."""
         self._calls.retry = config.retry
+        self._calls.capture = Capture.of(config)
         self._roster.list_wait = config.list_wait
         self._depth = config.limits.depth
-
-    def capture(self, capture: Capture) -> None:
-        """From now on, what of arguments and results goes on spans."""
-        self._calls.capture = capture
 
     def servers(self) -> list[ServerStatus]:
         """The status of every server, in order, for the operator: no principal's view."""

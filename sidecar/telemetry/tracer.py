@@ -18,7 +18,11 @@ class KeepingTracer:
     """See :class:`sidecar.ports.tracer.Tracer`. ``keep`` gets each span that has ended, and
     must not block."""
 
-    def __init__(self, sampling: Sampling, limits: SpanLimits, keep: Keep) -> None:
+    def __init__(
+        self, sampling: Sampling, limits: SpanLimits, keep: Keep, *, baggage: bool = True
+    ) -> None:
+        """``baggage``: whether that of callers goes on."""
+        self._baggage = baggage
         self._sampling = sampling
         self._limits = limits
         self._keep = keep
@@ -33,6 +37,8 @@ class KeepingTracer:
         attributes: Mapping[str, Value] | None = None,
     ) -> Span:
         """See the port."""
+        if parent.baggage and not self._baggage:
+            parent = TraceContext(parent.traceparent, parent.tracestate)
         sampling = self._sampling
         if sampling.custom is not None:
             return self._asked(name, kind, parent, at, attributes or {})

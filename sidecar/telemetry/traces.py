@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 import sidecar
-from sidecar.ports.tracer import Tracer
+from sidecar.events import Bus
+from sidecar.ports.tracer import PassingTracer, Tracer
 from sidecar.telemetry import resource, sampling
 from sidecar.telemetry.environ import flag, text
 from sidecar.telemetry.otlp import settings
@@ -18,6 +19,7 @@ from sidecar.telemetry.otlp.http import OtlpHttp
 from sidecar.telemetry.otlp.settings import DEFAULT_TIMEOUT, Signal
 from sidecar.telemetry.otlp.trace import SpanEncoder
 from sidecar.telemetry.span import Keep, KeptSpan, SpanLimits
+from sidecar.telemetry.spans import EventSpans
 from sidecar.telemetry.tracer import KeepingTracer
 
 log = logging.getLogger("sidecar.telemetry")
@@ -59,7 +61,10 @@ class Traces:
         for each in exporters("traces", environ):
             self._add(each, environ)
         self.tracer: Tracer = KeepingTracer(
-            sampling.of(environ), SpanLimits.of(environ), _keep(self.batches)
+            sampling.of(environ),
+            SpanLimits.of(environ),
+            _keep(self.batches),
+            baggage=_baggage(environ),
         )
 
     def _add(self, name: str, environ: Mapping[str, str]) -> None:
@@ -109,6 +114,19 @@ class Traces:
         await self._closing.aclose()
 
 
+def _baggage(environ: Mapping[str, str]) -> bool:
+    """Whether ``OTEL_PROPAGATORS`` has baggage go on. What is not W3C's has no place in MCP."""
+    named = text("OTEL_PROPAGATORS", environ).lower() or "tracecontext,baggage"
+    found = {each.strip() for each in named.split(",")}
+    strange = sorted(found - {"tracecontext", "baggage", "none", ""})
+    if strange or "tracecontext" not in found:
+        log.warning(
+            "OTEL_PROPAGATORS: MCP carries W3C trace contexts, always%s",
+            f"; {', '.join(strange)} is not spoken" if strange else "",
+        )
+    return "baggage" in found
+
+
 def _keep(batches: Sequence[Batches[KeptSpan]]) -> Keep:
     if len(batches) == 1:
         return batches[0].put
@@ -120,10 +138,35 @@ def _keep(batches: Sequence[Batches[KeptSpan]]) -> Keep:
     return keep
 
 
-def of(name: str, environ: Mapping[str, str]) -> Traces | None:
-    """Tracing, or ``None`` where the environment asks for none.
+class Tracing:
+    """What the app has of tracing, whether there is any or not: ``tracer`` for what hands
+    contexts on, ``kept`` for what only makes spans (``None``: nobody keeps them)."""
 
-    Raises:
-        SettingError: the environment asks for what cannot be had.
-    """
-    return Traces(name, environ) if exporters("traces", environ) else None
+    def __init__(self, name: str, bus: Bus, environ: Mapping[str, str]) -> None:
+        """``name`` is the service's where the environment says no other.
+
+        Raises:
+            SettingError: the environment asks for what cannot be had.
+        """
+        on = bool(exporters("traces", environ))
+        self.traces: Final = Traces(name, environ) if on else None
+        self.kept: Final = self.traces.tracer if self.traces is not None else None
+        self.tracer: Final[Tracer] = self.kept or PassingTracer()
+        self._events = EventSpans(bus, self.kept) if self.kept is not None else None
+
+    @property
+    def batches(self) -> Sequence[Batches[KeptSpan]]:
+        """What waits to be exported, and what was lost, for each exporter."""
+        return self.traces.batches if self.traces is not None else ()
+
+    async def start(self) -> None:
+        """Inside the loop. Raises SettingError."""
+        if self.traces is not None:
+            await self.traces.start()
+
+    async def close(self) -> None:
+        """Last of all: what ended before is exported, in a few seconds at most. Idempotent."""
+        if self._events is not None:
+            self._events.close()
+        if self.traces is not None:
+            await self.traces.close()

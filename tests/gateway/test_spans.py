@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from sidecar.config import CaptureConfig, ParkingConfig, TelemetryConfig
 from sidecar.events import Bus, CallFinished
 from sidecar.gateway import Gateway
-from sidecar.gateway.capture import Capture
 from sidecar.model import Era, JsonObject, RpcError, TraceContext, Unavailable, Unroutable
 from sidecar.ports.tracer import CURRENT, SpanKind, Value
 from tests.gateway.conftest import CONFIG, Serve
@@ -226,7 +226,13 @@ async def test_arguments_and_results_only_when_asked_for_and_redacted(
     assert not {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"} & {
         key for span in tracer.started for key in span.attributes
     }
-    gateway.capture(Capture(True, True, ("pass*", "structuredContent.token")))
+    gateway.reconfigure(
+        dataclasses.replace(
+            CONFIG,
+            telemetry=TelemetryConfig(CaptureConfig(True, True, ("structuredContent.token",))),
+            parking=ParkingConfig(redact=("pass*",)),
+        )
+    )
     await gateway.request("tools/call", params, caller())
     span = tracer.started[-2]
     assert span.attributes["gen_ai.tool.call.arguments"] == '{"a":{"password":"[hidden]"},"b":[2]}'

@@ -140,6 +140,10 @@ class Batches(Generic[T]):
         """Records that wait."""
         return len(self._queue)
 
+    def lost(self) -> int:
+        """Records that will never arrive."""
+        return self.counts.dropped + self.counts.failed
+
     def start(self) -> None:
         """Begin to send."""
         self._loop = asyncio.get_running_loop()
