@@ -50,6 +50,7 @@ from sidecar.telemetry.audit_gate import audited
 from sidecar.telemetry.environ import SettingError
 from sidecar.telemetry.logs_house import Logs
 from sidecar.telemetry.measures import Measures
+from sidecar.telemetry.traces import Tracing
 from sidecar.upstream import McpServer
 from sidecar.upstream.attempts import Attempts
 from sidecar.upstream.registry import Denial, Registry, Rules
@@ -113,6 +114,7 @@ class App:
             self._auth = Authenticator(tokens_of(config, self._secrets), runs=self._run_tokens)
             self._measures = Measures(config.name, self.bus, os.environ)
             self._logs = Logs(config, self.bus, os.environ)
+            self._tracing = Tracing(config.name, self.bus, os.environ)
             self._store = self._measures.store(configured_store(config, self._secrets))
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
         except (SecretError, SettingError, StoreError, ValueError) as error:
@@ -123,6 +125,7 @@ class App:
             config.parking,
             revision=lambda: self.policies.current.revision,
             bus=self.bus,
+            tracer=self._tracing.tracer,
             labels=self._labels,
         )
         self._hook = Hook(
@@ -137,10 +140,11 @@ class App:
             servers=self._server_config,
             inputs=_inputs_file(config),
             parking=self.parking,
+            tracer=self._tracing.kept,
         )
         self._audit = audit.configured(config, self.bus, self._logs.trail)
         gate = audited(self._gatehouse.gate, self._audit, self.bus, config.audit)
-        self.gateway = Gateway(config, self.bus, gate=gate)
+        self.gateway = Gateway(config, self.bus, gate=gate, tracer=self._tracing.tracer)
         self.parking.definition = self.gateway.definition
         self.agents = House(
             Means(
@@ -152,6 +156,7 @@ class App:
                 mcp_url=lambda: self._mcp_url,
                 servers=self._server_names,
                 proxy=self.egress.proxy,
+                tracer=self._tracing.tracer,
             )
         )
         self._measure()
@@ -177,6 +182,8 @@ class App:
             self._measures.queue("audit", lambda: trail.waiting, lambda: trail.failed)
         if self._logs.export is not None:
             self._measures.batches("logs", self._logs.export.batches)
+        for batches in self._tracing.batches:
+            self._measures.queue("spans", batches.__len__, batches.lost)
 
     def _hook_dialer(self, url: str) -> Connector:
         # Its connections pass the egress rules as a server would that cannot be configured.
@@ -219,6 +226,7 @@ class App:
         try:
             await self._measures.start()
             await self._logs.start()
+            await self._tracing.start()
             # First, because nothing is decided without a record.
             if self._audit is not None:
                 await self._audit.start()
@@ -379,6 +387,7 @@ class App:
         await self._gatehouse.close()
         if self._audit is not None:
             await self._audit.close()
+        await self._tracing.close()
         await self._measures.close()
         await self._logs.close()
         await self._store.close()
