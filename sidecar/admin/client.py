@@ -53,11 +53,14 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class AdminClient:
-    """``address`` is ``unix:/path`` or ``http://host:port``; ``token`` is for the latter."""
+    """``address`` is ``unix:/path`` or ``http://host:port``; ``host:port`` will do, as in
+    ``admin.listen``. ``token`` is for those over TCP; a line end after it is no part of it."""
 
     def __init__(self, address: str, *, token: str | None = None, timeout: float = 30.0) -> None:
+        """Raises ValueError, which quotes nothing, when the address or the token is none."""
+        self._host, self._port = _place(address)
         self._address = address
-        self._token = token
+        self._token = None if token is None else _token(token)
         self._timeout = timeout
 
     def servers(self) -> list[JsonObject]:
@@ -237,28 +240,53 @@ class AdminClient:
         if not isinstance(found, dict):
             raise AdminError(f"{self._address} did not answer with an object: is it a sidecar?")
         if response.status >= 400:
-            raise _failure(response.status, found)
+            raise self._failure(response.status, found)
         return response.status, found
 
+    def _failure(self, status: int, problem: JsonObject) -> AdminError:
+        """What a problem object means."""
+        text = str(problem.get("detail") or "")
+        reason = str(problem.get("reason") or "")
+        if not text:
+            text = f"{self._address} answered HTTP {status}: is it the admin listener?"
+        if status == 404 and reason == "not_found":
+            return NotFound(text)
+        if status in (409, 422):
+            return Refused(reason, text)
+        return AdminError(text, reason)
+
     def _connection(self) -> http.client.HTTPConnection:
-        if self._address.startswith("unix:"):
-            return _UnixConnection(Path(self._address.removeprefix("unix:")), self._timeout)
-        url = urlsplit(self._address)
-        return http.client.HTTPConnection(
-            url.hostname or "127.0.0.1", url.port or 80, timeout=self._timeout
-        )
+        if self._port is None:
+            return _UnixConnection(Path(self._host), self._timeout)
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+
+
+def _place(address: str) -> tuple[str, int | None]:
+    """Host and port, or a socket's path and ``None``. Nothing of what is left out could be kept:
+    a token for https:// would go out in plain text. Raises ValueError."""
+    path = address.removeprefix("unix:")
+    if path and path != address:
+        return path, None
+    host, port = "", None
+    try:
+        url = urlsplit(address if "://" in address else f"http://{address}")
+        more = "@" in url.netloc or url.path.strip("/") or url.query
+        if path and url.scheme == "http" and not more:
+            host, port = url.hostname or "", url.port
+    except ValueError:
+        host = ""
+    if not host:
+        raise ValueError("the address of an admin listener is unix:/path or http://host:port")
+    return host, port or 80
+
+
+def _token(text: str) -> str:
+    """As it stands in its file. Raises ValueError, in place of http.client's, which quotes it."""
+    token = text.rstrip("\r\n")
+    if not token.isascii() or any(character <= " " or character == "\x7f" for character in token):
+        raise ValueError("a token is one line of ASCII without white space; this one is not")
+    return token
 
 
 def _server(name: str) -> str:
     return f"/v1/servers/{quote(name, safe='')}"
-
-
-def _failure(status: int, problem: JsonObject) -> AdminError:
-    """What a problem object means."""
-    text = str(problem.get("detail") or f"HTTP {status}")
-    reason = str(problem.get("reason") or "")
-    if status == 404 and reason == "not_found":
-        return NotFound(text)
-    if status in (409, 422):
-        return Refused(reason, text)
-    return AdminError(text, reason)

@@ -75,7 +75,10 @@ def admin_client(config: Config, timeout: float = 30.0) -> AdminClient:
     if listen.path is None and config.admin.token is not None:
         token = EnvFileSecrets(os.environ).read(config.admin.token)
     address = str(listen) if listen.path is not None else f"http://{listen}"
-    return AdminClient(address, token=token, timeout=timeout)
+    try:
+        return AdminClient(address, token=token, timeout=timeout)
+    except ValueError as error:
+        raise AdminError(f"admin.token_file: {error}") from None
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> None:
