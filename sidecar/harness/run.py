@@ -74,6 +74,8 @@ class Run:
     agent: Cancellable | None = None
     """While it has a prompt."""
     cancelling: bool = False
+    interrupted: bool = False
+    """The sidecar ends."""
     polled: bool = False
     """Somebody was told to call again."""
     delivered: bool = False

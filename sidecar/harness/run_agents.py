@@ -57,10 +57,12 @@ async def start_agent(spec: AgentSpec, listener: AgentListener) -> RunningAgent:
 
 @dataclass(slots=True, eq=False)
 class Occupant:
-    """One agent in its work. ``config`` is what it was started with; ``grant`` its access to the
-    forward proxy. ``keep``: it may stay after a run."""
+    """One agent in its work. ``config`` is what it was started with, ``place`` the directory
+    (device and inode) in which it is; ``grant`` its access to the forward proxy. ``keep``: it
+    may stay after a run."""
 
     key: WorkKey
+    place: tuple[int, int]
     config: HarnessConfig
     agent: RunningAgent
     ears: Ears
@@ -84,13 +86,14 @@ class Agents:
         name = _task_name(key)
         return key in self._idle or any(task.get_name() == name for task in self._ending)
 
-    def take(self, key: WorkKey, config: HarnessConfig) -> Occupant | None:
+    def take(self, key: WorkKey, config: HarnessConfig, place: tuple[int, int]) -> Occupant | None:
         """The idle agent of a work, if it can be given a task as it is. The work is held."""
         occupant = self._idle.pop(key, None)
         if occupant is None:
             return None
         _stop_timer(occupant)
-        if occupant.config == config and occupant.agent.idle and not occupant.ears.is_gone:
+        same = occupant.config == config and occupant.place == place
+        if same and occupant.agent.idle and not occupant.ears.is_gone:
             return occupant
         self._later(occupant)
         return None
@@ -102,6 +105,7 @@ class Agents:
         spec: AgentSpec,
         ears: Ears,
         *,
+        place: tuple[int, int],
         grant: Grant | None,
         keep: bool,
     ) -> Occupant:
@@ -114,7 +118,7 @@ class Agents:
             if grant is not None:
                 grant.revoke()
             raise
-        return Occupant(key, config, agent, ears, grant, keep)
+        return Occupant(key, place, config, agent, ears, grant, keep)
 
     def keep(self, occupant: Occupant) -> None:
         """It has no task any more. What cannot be kept ends."""

@@ -14,7 +14,15 @@ from sidecar.harness.answers import Ask
 from sidecar.harness.permission import TooLarge, permission_call, resolve
 from sidecar.harness.run import Question, Run
 from sidecar.harness.run_spans import RunSpans
-from sidecar.model import CLIENT_CANCELLED, Admitted, Call, Caller, Refused, RpcError, Unavailable
+from sidecar.model import (
+    CLIENT_CANCELLED,
+    Admitted,
+    Call,
+    Refused,
+    RpcError,
+    TraceContext,
+    Unavailable,
+)
 from sidecar.ports.gate import Gate
 from sidecar.ports.tracer import Tracer
 
@@ -133,15 +141,16 @@ class Ears:
         answer: Decision = "cancelled"
         rule = ""
         try:
-            answer, rule = await self._decided(call, run.agent_caller(span.context), request)
+            answer, rule = await self._decided(call, run, span.context, request)
         finally:
             run.answered(Ask(call.id, call.target, title, answer, rule))
             spans.answered(span, answer, rule)
         return answer
 
     async def _decided(
-        self, call: Call, caller: Caller, request: PermissionRequest
+        self, call: Call, run: Run, trace: TraceContext, request: PermissionRequest
     ) -> tuple[Decision, str]:
+        caller = run.agent_caller(trace)
         if not request.allowable:
             # Whatever is said to it, it can only be told no: nobody is asked.
             return "reject", self._gate.decide(call, caller).rule
@@ -150,7 +159,7 @@ class Ears:
             await asyncio.wait({admitting})
         except asyncio.CancelledError:
             # An agent that is gone asks nothing; one that is there has taken its question back.
-            admitting.cancel(None if self.is_gone else CLIENT_CANCELLED)
+            admitting.cancel(None if self.is_gone or run.interrupted else CLIENT_CANCELLED)
             await asyncio.wait({admitting}, timeout=_LEAVING)
             raise
         try:

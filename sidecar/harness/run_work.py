@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
@@ -162,7 +163,8 @@ class Worker:
 
     async def _began(self, run: Run, work: Work, earlier: str) -> _Began:
         """An agent with an open session. Raises AgentError; then nothing is left of it."""
-        kept = self._agents.take(run.key, run.config)
+        place = await asyncio.to_thread(_place, work.path)
+        kept = self._agents.take(run.key, run.config, place)
         if kept is not None:
             return _Began(kept, kept.ears.attend(run), "kept")
         token, servers = self._access(run)
@@ -170,7 +172,7 @@ class Worker:
             grant = self._granted(run.config)
             spec, ears = self._spec(run, work, grant, servers)
             occupant = await self._agents.begin(
-                run.key, run.config, spec, ears, grant=grant, keep=token is None
+                run.key, run.config, spec, ears, place=place, grant=grant, keep=token is None
             )
         except BaseException:
             if token is not None:
@@ -292,6 +294,15 @@ def _begun(run: Run, memory: Memory | None, session: str) -> Memory:
         profile=run.config.profile,
         episodes=memory.episodes if memory is not None else (),
     )
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """A directory that was removed and made again is another one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
 
 
 def _ended(turn: Turn) -> Ending:

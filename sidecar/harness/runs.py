@@ -178,9 +178,12 @@ class Runs:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
             self._sweeping = None
-        tasks = [run.task for run in self._all() if run.task is not None]
-        for task in tasks:
-            task.cancel()
+        tasks: list[asyncio.Task[None]] = []
+        for run in self._all():
+            run.interrupted = True
+            if run.task is not None:
+                run.task.cancel()
+                tasks.append(run.task)
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE)
         await self._agents.close()

@@ -215,7 +215,7 @@ async def test_what_a_caller_hears_while_the_agent_works(tmp_path: Path) -> None
 async def test_works_run_in_parallel(tmp_path: Path) -> None:
     """P12: a question in one work delays no other."""
     ask = {"toolCallId": "t", "title": "x", "kind": "execute", "rawInput": {"command": "x"}}
-    async with Box(tmp_path) as box:
+    async with Box(tmp_path, habits={"store": ""}) as box:
         first = box.call(script({"ask": ask}, {"say": "one"}), "one")
         (waiting,) = await box.waits()
         second = await box.done({"say": "two"}, work="two")
