@@ -119,6 +119,9 @@ class Repository:
         if shut is not None:
             raise self._error(f"children run as uid {uid}, which cannot enter {shut}")
         for path in (self.common, self.common / "objects", self.common / "refs"):
+            # Git asks access(2), for which capabilities do not count.
+            if not os.access(path, os.R_OK | os.X_OK):
+                raise self._error(f"{path} cannot be read by the sidecar; chmod -R go+rX it")
             if path.stat().st_uid != uid:
                 raise self._error(
                     f"children run as uid {uid}, which cannot commit to it; give the repository to "

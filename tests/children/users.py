@@ -3,6 +3,7 @@ is not root, and children that are somebody else again."""
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -32,13 +33,19 @@ def why_not() -> str:
     )
     if int(done.stdout.split()[1] if done.returncode == 0 else "0", 16) != mask(SEVEN):
         return "this root has not the capabilities that it takes"
-    python = subprocess.run(
-        [_SETPRIV, "--reuid", str(CHILD), "--clear-groups", sys.executable, "-c", "import sidecar"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        check=False,
-    )
-    return "" if python.returncode == 0 else "this Python cannot be run by another user"
+    return "" if python() else "no Python can be run by another user"
+
+
+@functools.cache
+def python() -> str:
+    """A Python that another user can run: this one, or the system's; empty for none."""
+    for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
+        # By way of a shell: what setpriv itself starts may be found with root's rights.
+        command = [_SETPRIV, "--reuid", str(CHILD), "--clear-groups", "sh", "-c", f"{path} -c ''"]
+        done = subprocess.run(command, cwd="/", capture_output=True, check=False)
+        if done.returncode == 0:
+            return path
+    return ""
 
 
 _NUMBERS = {

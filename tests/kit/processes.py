@@ -49,6 +49,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def status(pid: int) -> dict[str, str]:
+    """The fields of ``/proc/PID/status``; empty when the process is gone."""
+    try:
+        text = (PROC / str(pid) / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
 def command_line(pid: int) -> str:
     """Empty when the process is gone."""
     try:

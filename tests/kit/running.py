@@ -53,7 +53,15 @@ class Sidecar:
     ``mcp``, ``admin`` and ``health`` are as printed; ``took`` is seconds from spawn to that line.
     """
 
-    def __init__(self, config: Config, *, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        arguments: tuple[str, ...] = (),
+        prefix: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """``prefix`` runs it, ``env`` comes on top of ours."""
         # Not pytest's own folders: a unix socket's path has to be short.
         self.folder = Path(tempfile.mkdtemp(prefix="sidecar-"))
         self.config = with_defaults(config, self.folder)
@@ -63,6 +71,8 @@ class Sidecar:
         self.took = 0.0
         self._log = self.folder / "stderr"
         self._arguments = arguments
+        self._prefix = prefix
+        self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[str] | None = None
         self._line: list[str] = []
 
@@ -76,13 +86,15 @@ class Sidecar:
 
     def start(self) -> Sidecar:
         """Returns when it listens."""
-        command = [sys.executable, "-m", "sidecar", "run", "--config", str(self.file)]
+        command = [*self._prefix, sys.executable, "-m", "sidecar", "run"]
+        command += ["--config", str(self.file)]
         began = time.monotonic()
         self._line = []
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments],
                 cwd=ROOT,
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
