@@ -487,6 +487,7 @@ class App:
         self._hook.reconfigure(self._config.parking.webhook)
         for name in gone:
             self.parking.revoked(name)
+            self.agents.revoked(name)
         self.gateway.reconfigure(self._config)
         await self._reconfigure_gate()
         if self._agent is not None:

@@ -113,6 +113,11 @@ class House:
             sweep=config.sweep,
         )
 
+    def revoked(self, principal: str) -> None:
+        """A principal may not call any more: what it began is cancelled."""
+        if self._runs is not None:
+            self._runs.revoked(principal)
+
     def drain(self) -> None:
         """The end is near: whoever waits for an agent is told to call again."""
         if self._runs is not None:

@@ -201,8 +201,8 @@ class Runs:
         hold: float,
         sweep: float | None,
     ) -> None:
-        """Other settings, for the runs that begin from now on; those that run are not disturbed.
-        ``upstreams`` gives the same object for a harness that did not change."""
+        """Other settings, for the runs that begin from now on; those that run are not disturbed,
+        but for those of a harness that is gone. ``upstreams`` gives the same object for a harness that did not change."""
         before = self._harnesses if tuple(checkouts) == self._checkouts else {}
         self._checkouts = tuple(checkouts)
         made = self._make(harnesses)
@@ -212,12 +212,21 @@ class Runs:
             else harness
             for name, harness in made.items()
         }
+        for run in self._all():
+            if run.config.name not in harnesses:
+                self._cancel(run)
         self._hold = hold
         if sweep != self._sweep_every:
             self._sweep_every = sweep
             if self._sweeping is not None:
                 self._sweeping.cancel()
                 self._sweeping = asyncio.create_task(self._sweeps(first=False), name="sweeps")
+
+    def revoked(self, principal: str) -> None:
+        """A principal may not call any more: what it began is cancelled."""
+        for run in self._all():
+            if run.caller.principal.name == principal:
+                self._cancel(run)
 
     def upstreams(self) -> Sequence[Harness]:
         """The harnesses, in the order of the configuration."""
@@ -231,12 +240,12 @@ class Runs:
     def joins(self, harness: str, call: Call, caller: Caller) -> bool:
         """See ``ports.agents.AgentUpstream``."""
         claim = _claim(harness, call, caller)
-        return claim in self._claims or claim in self._left
+        return self._known(claim) is not None or claim in self._left
 
     async def run(self, config: HarnessConfig, call: Call, caller: Caller) -> Fields:
         """See ``ports.agents.AgentUpstream``."""
         claim = _claim(config.name, call, caller)
-        run = self._claims.get(claim)
+        run = self._known(claim)
         if run is None:
             left = self._left.pop(claim, None)
             if left is not None:
@@ -251,6 +260,14 @@ class Runs:
                 return begun
             run = begun
         return await self._wait(run, caller)
+
+    def _known(self, claim: str) -> Run | None:
+        """The run that an equal call began, unless its answer has waited for too long."""
+        run = self._claims.get(claim)
+        if run is not None and run.over and run.ended + KEPT_FOR < self._clock():
+            del self._claims[claim]
+            return None
+        return run
 
     def _name(self, config: HarnessConfig, task: Task, caller: Caller, claim: str) -> WorkName:
         """A task without a work that was not finished goes on with the work that it had."""
