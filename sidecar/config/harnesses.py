@@ -219,7 +219,9 @@ class ChildrenKeys:
 
 
 def _children(got: Got) -> Children:
-    if got[ChildrenKeys.HOME] is not None and got[ChildrenKeys.USER] is None:
+    place = got.place(ChildrenKeys.USER)
+    named = got.has(ChildrenKeys.USER) and not (isinstance(place, Scalar) and place.value is None)
+    if got[ChildrenKeys.HOME] is not None and not named:
         got.fault(ChildrenKeys.HOME, "stands without user: say whose home it is")
     return Children(got[ChildrenKeys.USER], got[ChildrenKeys.HOME])
 
