@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from sidecar.config import ServerConfig
 from sidecar.egress.addresses import CLASSES, Address
+from sidecar.egress.lines import Lines
 from sidecar.egress.urls import Ambiguous, Target, parse
 from sidecar.egress.verdict import Verdict, class_of_name, judge
 from sidecar.events import Bus, Decided, DialDecided
@@ -158,6 +159,7 @@ class EgressCheck:
         self._resolver = resolver
         self._bus = bus
         self.proxy_never = proxy_never
+        self._lines = Lines()
 
     async def url(
         self, text: str, reason: Reason, about: About = NOBODY, *, asked: bool = False
@@ -216,6 +218,12 @@ class EgressCheck:
         except Exception as error:
             log.exception("deciding about a dial failed")
             decision = _error(type(error).__name__)
+        if not asked:
+            name = str(about.server["name"])
+            # A stdio server that dials through the proxy is its principal.
+            who = f"server {name}" if name and reason != "proxy" else about.principal
+            where = "" if verdict.target is None else verdict.target.origin
+            self._lines.tell(reason, where, who, decision)
         if not asked and self._bus.wanted(DialDecided):
             self._bus.publish(
                 DialDecided(

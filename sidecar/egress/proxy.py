@@ -150,8 +150,8 @@ class ForwardProxy:
             except Refusal as refusal:
                 await _answer(client, refusal)
             await _finish(client[1])
-        except OverLimit as limit:
-            log.info("a proxied connection was cut at %s", limit)
+        except OverLimit:
+            pass  # Told, with whose it was.
         except (OSError, BadBody, BadHead, asyncio.IncompleteReadError):
             pass  # Broken off, or not HTTP any more: whoever is still there finds out by the end.
         finally:
@@ -184,6 +184,10 @@ class ForwardProxy:
                 else:
                     await _exchange(request, target, client, server, meter)
             await _finish(server[1])
+        except OverLimit as limit:
+            who = identity.principal
+            log.info("connection of %s to %s was cut at %s", who, target.authority, limit)
+            raise
         finally:
             server[1].transport.abort()
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from sidecar.config import ServerConfig
+from sidecar.egress import lines
 from sidecar.egress.check import NOBODY, REASONS, About, Denied, told
 from sidecar.egress.follow import NotFollowed, next_hop
 from sidecar.model import Decision, JsonObject, Phase
 from sidecar.policy.guard import Guarded
 from tests.egress.kit import CASES, RUNTIME, Answers, Bench, policy
 
+ADDED = About.of(RUNTIME)
 PUBLIC = {"a.example.com": ["93.184.216.34"], "b.example.com": ["10.0.0.7"]}
 
 
@@ -221,6 +223,61 @@ async def test_an_error_in_a_deny_rule_denies(tmp_path: Path) -> None:
     checked = await bench.check.url("https://a.example.com/", "added")
     assert (checked.ok, checked.decision.rule) == (False, "op/broken")
     assert checked.decision.error is not None
+
+
+# ---------------------------------------------------------------------------------- the log
+
+AUDITED = """
+- id: plain
+  on: connect
+  effect: deny
+  mode: audit
+  when: 'url.scheme == "http" && server.name == "added"'
+- id: odd
+  on: connect
+  effect: deny
+  when: 'url.port == 444 && addresses[9].ip == "10.0.0.1"'
+"""
+
+
+async def test_what_a_person_finds_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client of the proxy that is denied, what an audited rule would do, rules that fail."""
+    caplog.set_level("INFO", "sidecar.egress")
+    bench = Bench(policy(tmp_path, AUDITED), PUBLIC)
+    app = About(NOBODY.server, "app")
+    for _ in range(2):
+        await bench.check.url("https://b.example.com/a?key=s3cret", "proxy", app)
+    denied = "connect to https://b.example.com:443 for app: denied by egress/private"
+    assert caplog.messages == [denied, denied]
+    caplog.clear()
+    for reason in ("added", "dial", "dial", "dial"):
+        assert (await bench.check.url("http://a.example.com/?key=s3cret", reason, ADDED)).ok
+    would = "connect to http://a.example.com:80 for server added: in force it would be deny by "
+    assert caplog.messages == [would + "op/plain"] * 2, "told once, not at every connection"
+    caplog.clear()
+    for _ in range(2):
+        await bench.check.url("https://a.example.com:444/", "dial", ADDED)
+    [failed] = caplog.messages
+    assert failed.startswith(f"rule op/odd failed at {tmp_path}/rules.yaml:")
+    caplog.clear()
+    # Told elsewhere, or only asked.
+    await bench.check.url("https://b.example.com/", "added", ADDED)
+    await bench.check.url("https://b.example.com/", "proxy", app, asked=True)
+    await bench.check.url("https://a.example.com/", "proxy", app)
+    assert caplog.messages == []
+
+
+async def test_the_log_forgets_what_it_told_before_it_grows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST", 2)
+    caplog.set_level("INFO", "sidecar.egress")
+    bench = Bench(policy(tmp_path, AUDITED), PUBLIC)
+    for port in (1, 2, 3, 3, 1):
+        await bench.check.url(f"http://a.example.com:{port}/", "dial", ADDED)
+    assert len(caplog.messages) == 4
 
 
 # -------------------------------------------------------------------------------- fail closed

@@ -644,8 +644,9 @@ async def test_so_many_bytes(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_so_long(tmp_path: Path) -> None:
+async def test_so_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Idle for too long, or in use for too long."""
+    caplog.set_level("INFO", "sidecar.egress")
     for limits, busy in ((ProxyLimits(idle=0.2), False), (ProxyLimits(time=0.4), True)):
         async with lab_with(tmp_path, limits) as lab:
             port = await echoing(lab)
@@ -663,6 +664,11 @@ async def test_so_long(tmp_path: Path) -> None:
                             raise ConnectionError
             took = asyncio.get_running_loop().time() - start
             assert 0.15 < took < 3
+            key = "time" if busy else "idle"
+            cut = (
+                f"connection of app to good.example.net:{port} was cut at egress.proxy.limits.{key}"
+            )
+            assert cut in caplog.messages
 
 
 async def test_use_keeps_a_connection_from_being_idle(tmp_path: Path) -> None:
