@@ -64,13 +64,11 @@ class Entrance:
             claimed = claim(call, caller)
             last, pointer = await self._steps.book.last(claimed.digest)
             match found(last, self._clock(), self._config.expire):
-                case Found.JOIN if last is not None:
+                case Found.JOIN | Found.USE if last is not None:
                     live = self._steps.enter(last)
                     if await self._steps.did(last.id, Joined(self._node)):
                         return live
                     self._steps.lives.leave(live)
-                case Found.USE if last is not None:
-                    return self._steps.enter(last)
                 case Found.TELL if last is not None:
                     if await self._steps.did(last.id, Delivered()):
                         return answers.ended(last, call, decision)

@@ -27,7 +27,8 @@ class WrongState(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A request on this node waits for it."""
+    """A request on this node waits for it, or is about to use it: either way it shares what
+    comes of it, wherever that runs."""
 
     node: str
 
@@ -240,7 +241,7 @@ def _only(parked: Parked, *states: State) -> None:
 
 
 def _joined(parked: Parked, event: Joined, now: float) -> Parked:
-    _only(parked, State.WAITING)
+    _only(parked, State.WAITING, State.APPROVED)
     if event.node in parked.nodes:
         return parked
     return replace(parked, nodes=(*parked.nodes, event.node))

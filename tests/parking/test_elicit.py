@@ -413,7 +413,11 @@ async def test_the_answers_to_a_servers_own_question_are_held_not_asked_about() 
 
 
 def test_only_answers_of_ours_are_taken_out() -> None:
-    mine: JsonObject = {"name": "x", "requestState": "sidecar/approval:1", "inputResponses": {"approval": 1}}
+    mine: JsonObject = {
+        "name": "x",
+        "requestState": "sidecar/approval:1",
+        "inputResponses": {"approval": 1},
+    }
     assert take("tools/call", mine) == Brought("sidecar/approval:1", {"approval": 1})
     assert mine == {"name": "x"}
     theirs: JsonObject = {"name": "x", "requestState": "abc", "inputResponses": {"q": {}}}

@@ -645,6 +645,17 @@ async def test_any_node_can_answer_and_either_may_run() -> None:
 
 
 @virtually
+async def test_two_nodes_that_use_an_approval_at_once_run_it_once_and_share_the_result() -> None:
+    shared = await store()
+    async with Node(shared) as one, Node(shared) as two:
+        await one.call()
+        await two.approve()
+        answers = await asyncio.gather(*(node.call() for node in (one, two)))
+        assert [plain(each)["content"][0]["text"] for each in answers] == ["ok", "ok"]
+        assert len(one.ran) + len(two.ran) == 1
+
+
+@virtually
 async def test_two_nodes_that_park_the_same_at_once_park_it_once() -> None:
     shared = await store()
     async with Node(shared) as one, Node(shared) as two:

@@ -8,7 +8,10 @@ has to be covered by an approval that a person gave to exactly that, and that no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +24,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sidecar.model import CLIENT_CANCELLED, Caller, Fields, JsonObject, RpcError, Unavailable
-from sidecar.parking import Missing, WrongState
+from sidecar.model import (
+    CLIENT_CANCELLED,
+    Brought,
+    Caller,
+    Era,
+    Fields,
+    JsonObject,
+    RpcError,
+    Unavailable,
+)
+from sidecar.parking import Missing, Parked, State, WrongState
 from sidecar.ports.store import StoreError
 from sidecar.wire.json import digest
-from tests.parking.kit import PARKING, Node, Rules, VirtualLoop, moment, result, store
+from tests.parking.kit import PARKING, Node, Rules, VirtualLoop, moment, plain, result, store
 
 # Mostly the same call by the same agent: that is where things can go wrong.
 AGENTS = ("alice", "alice", "alice", "bob")
@@ -41,6 +53,16 @@ DECISIONS = (
     ("allow", ("p/fine",)),
 )
 EXPIRE = 300.0
+FORMS: JsonObject = {"elicitation": {}}
+# What the one who runs a client says to the question: yes, no, no, nothing, nothing clear.
+SAID: tuple[JsonObject, ...] = (
+    {"action": "accept", "content": {"decision": "approve"}},
+    {"action": "accept", "content": {"decision": "deny"}},
+    {"action": "decline"},
+    {"action": "cancel"},
+    {"action": "accept", "content": {}},
+)
+SAYS = st.sampled_from([SAID[0], SAID[0], SAID[0], *SAID])
 NODES = st.sampled_from([(0, 1), (0,), (1,)])
 DISTURBANCES = st.lists(
     st.one_of(
@@ -67,6 +89,13 @@ DISTURBANCES = st.lists(
 )
 
 
+def about(params: JsonObject) -> str:
+    """The id of the call that a question is about."""
+    found = re.search(r"^Id (\S+)\. ", str(params["message"]), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
 @dataclass
 class Approval:
     """What a person said yes to, as it was shown to them."""
@@ -79,6 +108,20 @@ class Approval:
     revision: str
     at: float
     used: bool = False
+
+
+@dataclass
+class Question:
+    """What a client was asked: ``later`` takes the answer while the request is held open, else
+    it is brought with the same request, and with ``state``."""
+
+    node: int
+    id: str
+    who: str
+    tool: str
+    args: JsonObject
+    state: str = ""
+    later: asyncio.Future[Fields] | None = None
 
 
 @dataclass
@@ -104,7 +147,7 @@ class Sidecars(RuleBasedStateMachine):
         self.world = World(self.loop)
         self.nodes: list[Node] = []
         self.calls: list[tuple[int, asyncio.Task[Fields]]] = []
-        self.graves: list[Node] = []
+        self.questions: list[Question] = []
 
     def run(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -116,7 +159,7 @@ class Sidecars(RuleBasedStateMachine):
         self.nodes = [self.run(self.made()) for _ in range(2)]
 
     async def made(self) -> Node:
-        parking = replace(PARKING, expire=EXPIRE, hold=HOLD, max_waiting=10)
+        parking = replace(PARKING, expire=EXPIRE, hold=HOLD, max_waiting=10, elicit=True)
         node = Node(self.shared, self.rules, parking=parking)
         node.server.answer = lambda method, params, caller: self.witness(node, params, caller)
         for name, version in self.world.definitions.items():
@@ -174,6 +217,177 @@ class Sidecars(RuleBasedStateMachine):
 
         self.run(begin())
 
+    @rule(
+        node=st.integers(0, 1),
+        who=st.sampled_from(AGENTS),
+        tool=st.sampled_from(TOOLS),
+        args=st.sampled_from(ARGUMENTS),
+        era=st.sampled_from(list(Era)),
+    )
+    def call_of_a_client_that_can_be_asked(
+        self, node: int, who: str, tool: str, args: JsonObject, era: Era
+    ) -> None:
+        async def ask(method: str, params: JsonObject) -> Fields:
+            later: asyncio.Future[Fields] = self.loop.create_future()
+            self.questions.append(Question(node, about(params), who, tool, args, later=later))
+            return await later
+
+        async def begin() -> None:
+            task = self.nodes[node].call(
+                f"s__{tool}",
+                dict(args),
+                who=who,
+                era=era,
+                capabilities=FORMS,
+                ask=ask if era is Era.LEGACY else None,
+            )
+            self.calls.append((node, task))
+            await moment()
+            self.look(task, node, who, tool, args)
+
+        self.run(begin())
+
+    def look(
+        self, task: asyncio.Task[Fields], node: int, who: str, tool: str, args: JsonObject
+    ) -> None:
+        """Keep the question that the request was answered with, if it was."""
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            return
+        answer = plain(task.result())
+        if answer.get("resultType") == "input_required":
+            id = about(answer["inputRequests"]["approval"]["params"])
+            state = answer["requestState"]
+            self.questions.append(Question(node, id, who, tool, args, state=state))
+
+    @rule(
+        which=st.integers(0, 50),
+        node=st.integers(0, 1),
+        said=SAYS,
+        other=st.sampled_from([None, None, None, "args", "who", "tool"]),
+        against=st.sampled_from([None, None, True, False]),
+    )
+    def client_says(
+        self, which: int, node: int, said: JsonObject, other: str | None, against: bool | None
+    ) -> None:
+        """Whoever runs a client answers the question; ``other``: with another request than the
+        one it is about. ``against`` is what a person says at the other node, at that moment."""
+        if not self.questions:
+            return
+        question = self.questions[-1 - which % len(self.questions)]
+        self.run(self.client_said(question, node, said, other, against))
+
+    async def client_said(
+        self,
+        question: Question,
+        node: int,
+        said: JsonObject,
+        other: str | None,
+        against: bool | None,
+    ) -> None:
+        held = question.later is not None
+        node = question.node if held else node
+        if len({each.holder.current.revision for each in self.nodes}) > 1:
+            # Whose yes it was would decide under which policies it is one.
+            against = None
+
+        async def answers() -> None:
+            if question.later is not None:
+                if not question.later.done():
+                    question.later.set_result(dict(said))
+            else:
+                self.bring(question, node, said, other)
+            if against is not None:
+                with contextlib.suppress(WrongState, Missing):
+                    await self.nodes[1 - node].parking.answer(
+                        question.id, approve=against, by="p", way="token"
+                    )
+            await moment()
+
+        yes = bool(against) or (said is SAID[0] and (held or other is None))
+        stops = not held and other is None and said in SAID[1:3]
+        if stops and await self.would_use(self.nodes[node], question.id):
+            # A no to what was approved and has not run: it may run no more.
+            self.world.approvals[question.id].used = True
+        await self.judged(self.nodes[node], question.id, yes, answers)
+
+    async def would_use(self, node: Node, id: str) -> bool:
+        """Whether the same request, at this node now, would find this approval."""
+        try:
+            parked = await node.parking.book.get(id)
+        except (Missing, StoreError):
+            return False
+        rules = node.holder.current.policy
+        tool = node.gateway.definition("s", parked.upstream_name)
+        assert isinstance(rules, Rules) and tool is not None
+        return (
+            parked.state is State.APPROVED
+            and parked.expires_at > self.loop.epoch()
+            and tool.digest == parked.definition
+            and rules.decision == "ask"
+            and id in self.world.approvals
+        )
+
+    async def judged(
+        self, node: Node, id: str, yes: bool, answers: Callable[[], Awaitable[object]]
+    ) -> Parked | None:
+        """Have people answer, of whom ``yes``: somebody may say yes to what is shown here. It
+        counts from when it is said, and only if it counted in the end."""
+        try:
+            shown, mine = await node.parking.book.get(id), None
+        except (Missing, StoreError):
+            return None
+        if yes and id not in self.world.approvals:
+            mine = self.world.approvals[id] = self.approval(node, shown)
+        await answers()
+        try:
+            now = await node.parking.book.get(id)
+        except (Missing, StoreError):
+            return None
+        if mine is not None and (not now.answered_at or now.state is State.DENIED):
+            del self.world.approvals[id]
+            if mine.used:
+                self.world.wrong.append("a yes was used that did not count")
+        return now
+
+    def bring(self, question: Question, node: int, said: JsonObject, other: str | None) -> None:
+        who, tool, args = question.who, question.tool, dict(question.args)
+        if other == "args":
+            args = {"z": 1}
+        elif other == "who":
+            who = "carol"
+        elif other == "tool":
+            tool = "other" if tool == "write" else "write"
+        task = self.nodes[node].call(
+            f"s__{tool}",
+            args,
+            who=who,
+            era=Era.MODERN,
+            capabilities=FORMS,
+            brought=Brought(question.state, {"approval": dict(said)}),
+        )
+        self.calls.append((node, task))
+
+    @rule(which=st.integers(0, 50), yes=st.tuples(st.booleans(), st.booleans()))
+    def two_people_answer_at_once(self, which: int, yes: tuple[bool, bool]) -> None:
+        rows = self.nodes[0].rows("waiting")
+        if not rows or len({each.holder.current.revision for each in self.nodes}) > 1:
+            return
+        id = rows[which % len(rows)].id
+
+        async def both() -> None:
+            outcomes = await asyncio.gather(
+                *(
+                    node.parking.answer(id, approve=each, by="p", way="token")
+                    for node, each in zip(self.nodes, yes, strict=True)
+                ),
+                return_exceptions=True,
+            )
+            won = [each for each in outcomes if not isinstance(each, BaseException)]
+            if len(won) > 1:
+                self.world.wrong.append("two answers counted")
+
+        self.run(self.judged(self.nodes[0], id, any(yes), both))
+
     @rule(which=st.integers(0, 50), words=st.booleans())
     def disconnect(self, which: int, words: bool) -> None:
         live = [task for _, task in self.calls if not task.done()]
@@ -197,6 +411,18 @@ class Sidecars(RuleBasedStateMachine):
         if now:
             self.run(moment())
 
+    def approval(self, node: Node, shown: Parked) -> Approval:
+        """A person says yes to what is shown, at this node, now."""
+        return Approval(
+            shown.principal,
+            shown.tool,
+            digest(shown.args),
+            shown.definition,
+            frozenset(shown.rules),
+            node.holder.current.revision,
+            self.loop.epoch(),
+        )
+
     async def answered(self, node: Node, id: str, yes: bool) -> None:
         try:
             shown = await node.parking.book.get(id)
@@ -205,15 +431,7 @@ class Sidecars(RuleBasedStateMachine):
         mine = None
         if yes and id not in self.world.approvals:
             # It counts from now on: it may be used before whoever gave it hears that it counts.
-            mine = self.world.approvals[id] = Approval(
-                shown.principal,
-                shown.tool,
-                digest(shown.args),
-                shown.definition,
-                frozenset(shown.rules),
-                node.holder.current.revision,
-                self.loop.epoch(),
-            )
+            mine = self.world.approvals[id] = self.approval(node, shown)
         try:
             await node.parking.answer(id, approve=yes, by="p", way="token")
         except (WrongState, Missing):
@@ -329,6 +547,42 @@ class Sidecars(RuleBasedStateMachine):
         for name, given in before:
             getattr(self, name)(**given)
         self.answer_what_waits(by, True, False)
+        for name, given in after:
+            getattr(self, name)(**given)
+        self.call(again, "alice", "write", SAME)
+
+    @rule(
+        node=st.integers(0, 1),
+        era=st.sampled_from(list(Era)),
+        meanwhile=st.sampled_from([None, None, True, False]),
+        before=DISTURBANCES,
+        at=st.integers(0, 1),
+        said=SAYS,
+        other=st.sampled_from([None, None, None, "args", "who", "tool"]),
+        against=st.sampled_from([None, None, True, False]),
+        after=DISTURBANCES,
+        again=st.integers(0, 1),
+    )
+    def story_of_a_client_that_is_asked(
+        self,
+        node: int,
+        era: Era,
+        meanwhile: bool | None,
+        before: list[tuple[str, dict[str, Any]]],
+        at: int,
+        said: JsonObject,
+        other: str | None,
+        against: bool | None,
+        after: list[tuple[str, dict[str, Any]]],
+        again: int,
+    ) -> None:
+        """The same, with the answer from where the client runs."""
+        self.call_of_a_client_that_can_be_asked(node, "alice", "write", SAME, era)
+        for name, given in before:
+            getattr(self, name)(**given)
+        if meanwhile is not None:
+            self.answer_what_waits(at, meanwhile, True)
+        self.client_says(0, at, said, other, against)
         for name, given in after:
             getattr(self, name)(**given)
         self.call(again, "alice", "write", SAME)

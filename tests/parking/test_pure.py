@@ -29,6 +29,7 @@ EVENTS: dict[str, machine.Event] = {
     "left": machine.Left("n"),
     "cancelled": machine.Left("n", cancelled=True),
     "polled": machine.Polled(),
+    "dismissed": machine.Dismissed(),
     "approved": machine.Answered(True, "alice", "token", "ok", "r", NOW + 100),
     "denied": machine.Answered(False, "alice", "token", "no", "r", NOW + 100),
     "elapsed": machine.Elapsed(),
@@ -51,6 +52,7 @@ STEPS = {
         "left": "cancelled",
         "cancelled": "cancelled",
         "polled": "waiting",
+        "dismissed": "waiting",
         "approved": "approved",
         "denied": "denied",
         "elapsed": "waiting",
@@ -59,6 +61,7 @@ STEPS = {
         "removed": "lost",
     },
     "approved": {
+        "joined": "approved",
         "left": "approved",
         "cancelled": "approved",
         "elapsed": "approved",
