@@ -59,6 +59,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_now = time.monotonic
 _COMPLAINTS = 20
 """Complaints about one agent that are logged; the rest is counted."""
 
@@ -86,7 +87,7 @@ class Agent:
         self._cancelled = False
         self._state: RunState = "idle"
         self._frames = 0
-        self._frame_at = time.monotonic()
+        self._frame_at = _now()
         self._chores: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -191,7 +192,7 @@ class Agent:
         self._running = True
         self._silent = self._cancelled = False
         try:
-            self._frame_at = time.monotonic()
+            self._frame_at = _now()
             blocks: list[JsonObject] = [{"type": "text", "text": text}]
             reply = self._sent(self._session.prompt(blocks, meta or {}))
             self._tell("running")
@@ -313,8 +314,8 @@ class Agent:
     async def _settle(self) -> None:
         """What belongs to a turn may come after its end: wait until nothing does."""
         quiet = self._spec.profile.drain
-        until = time.monotonic() + max(quiet, self._limits.settle)
-        while (now := time.monotonic()) < until and self._over is None:
+        until = _now() + max(quiet, self._limits.settle)
+        while (now := _now()) < until and self._over is None:
             since = now - self._frame_at
             # A tool that it left running may have more to say, or never will.
             if since >= quiet and not self._session.tools.running:
@@ -342,7 +343,7 @@ class Agent:
             return
         if self._session.frames != self._frames:
             self._frames = self._session.frames
-            self._frame_at = time.monotonic()
+            self._frame_at = _now()
         self._flush()
 
     def _apply(self, effect: Effect) -> None:
@@ -388,7 +389,7 @@ class Agent:
             if self._asks.get(request.id) is asyncio.current_task():
                 del self._asks[request.id]
         # Silence counts from here: until now it waited for us.
-        self._frame_at = time.monotonic()
+        self._frame_at = _now()
         self._session.permit(request.id, decision)
         self._flush()
         if not self._session.waiting and self._running:
@@ -475,4 +476,4 @@ class Agent:
         """Seconds since its last frame; none while it waits for us, or has nothing to do."""
         if not self._running or self._silent or self._session.waiting:
             return 0.0
-        return time.monotonic() - self._frame_at
+        return _now() - self._frame_at

@@ -18,6 +18,8 @@ _FULL = 4 << 20
 """Bytes that may wait for an agent that does not read."""
 _LAST_WORDS = 1.0
 """Seconds to read what it wrote before it exited."""
+_FRESH = 1.0
+"""Seconds: how old a look at the process table may be."""
 _SECRET = 6
 """Variables shorter than this are no secrets that could be found again in a text."""
 
@@ -39,6 +41,7 @@ class Process:
         self.pid = child.pid
         self._child = child
         self._tree = processes.Tree(child.pid)
+        self._born = time.monotonic()
         self._secrets = sorted({v for v in env.values() if len(v) >= _SECRET}, key=len)[::-1]
         self._heard = heard
         self._ended = ended
@@ -72,7 +75,9 @@ class Process:
 
     def memory(self) -> int:
         """Bytes that it and everything below it hold for themselves."""
-        return process_memory.private(self._tree.living(time.monotonic() - 1.0))
+        # Many that are looked at share a look; but one from before it was born lacks it.
+        since = max(self._born, time.monotonic() - _FRESH)
+        return process_memory.private(self._tree.living(since))
 
     def tail(self) -> str:
         """The end of its stderr, without the values of its environment. It may hold other

@@ -9,6 +9,7 @@ A step is an object with one of these keys; each is a method ``do_…`` below:
     withdraw                             `$/cancel_request` for this id
     raw                                  a line of stdout as it is
     sleep, hang, deaf                    wait; `hang` until cancelled, `deaf` for ever
+    blind                                read nothing more
     stop, error                          end the turn so; with `late`, steps for afterwards
     exit, kill                           end the process
     fork                                 leave a process behind; with `daemon`, in another session
@@ -73,6 +74,7 @@ class Scripted:
         self.answers = {}
         self.later = []
         self.cancelled = False
+        self.blind = False
         self.session = ""
         self.cwd = "."
         self.mode = self.habits["mode"]
@@ -87,6 +89,8 @@ class Scripted:
     def read(self):
         for line in sys.stdin:
             self.inbox.put(json.loads(line))
+            while self.blind:
+                time.sleep(1)
         self.inbox.put(None)
 
     def out(self, message):
@@ -339,6 +343,9 @@ class Scripted:
     def do_deaf(self, value, step):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.wait(lambda: False)
+
+    def do_blind(self, value, step):
+        self.blind = True
 
     def do_stop(self, reason, step):
         raise TurnOver({"stopReason": reason, **step.get("more", {})}, step.get("late", ()))

@@ -21,7 +21,6 @@ from sidecar.harness.session import (
     Replied,
     Said,
     Session,
-    Withdrawn,
 )
 
 DATA = Path(__file__).with_name("data")
@@ -52,7 +51,7 @@ class Player:
     Requests of ours have other ids than there, so answers are given ours."""
 
     def __init__(self, name: str, seed: int) -> None:
-        self.profile = PROFILES[name.split("-")[0]]
+        self.profile = PROFILES[name.split("-", maxsplit=1)[0]]
         self.session = Session(self.profile, Bounds())
         self.ids: dict[int, int] = {}
         self.options: dict[Any, dict[str, str]] = {}
