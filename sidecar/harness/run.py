@@ -82,6 +82,8 @@ class Run:
     """Somebody has had the answer."""
     unfinished: bool = True
     """It did not come to the agent's own end: an equal call goes on with the same work."""
+    traced: bool = False
+    """Its span has ended, with what came of it."""
     answer: Fields | None = None
     ended: float = 0.0
     said: str = ""

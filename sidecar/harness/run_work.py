@@ -151,6 +151,7 @@ class Worker:
             if began.token is not None:
                 self._tokens.revoke(began.token)
             if ending is None:
+                run.traced = True
                 began.spans.end("interrupted", agent.session, began.continued, None)
             if ending is not None and occupant.keep and agent.idle:
                 self._agents.keep(occupant)
@@ -158,6 +159,7 @@ class Worker:
                 await self._agents.stop(occupant)
         session = agent.session or earlier
         state = await self._state(run)
+        run.traced = True
         began.spans.end(ending.stop_reason, session, began.continued, state)
         return replace(ending, continued=began.continued, state=state), session
 
@@ -256,6 +258,9 @@ class Worker:
         self, run: Run, work: Work, memory: Memory | None, ending: Ending, session: str
     ) -> Fields:
         run.unfinished = ending.stop_reason != DONE
+        if not run.traced:
+            run.traced = True
+            run.span.end(ending.stop_reason)
         answer = finished(
             replace(ending, asks=tuple(run.asks)),
             work=run.name.work,

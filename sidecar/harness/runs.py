@@ -202,7 +202,8 @@ class Runs:
         sweep: float | None,
     ) -> None:
         """Other settings, for the runs that begin from now on; those that run are not disturbed,
-        but for those of a harness that is gone. ``upstreams`` gives the same object for a harness that did not change."""
+        but for those of a harness that is gone. ``upstreams`` gives the same object for a
+        harness that did not change."""
         before = self._harnesses if tuple(checkouts) == self._checkouts else {}
         self._checkouts = tuple(checkouts)
         made = self._make(harnesses)
@@ -334,7 +335,8 @@ class Runs:
             self._unfinished[run.claim] = run.name
         else:
             self._unfinished.pop(run.claim, None)
-        run.span.end("interrupted")  # of no effect where it has ended in order
+        if not run.traced:
+            run.span.end("interrupted")
         run.end(answer, self._clock())
         kept = [each for each in self._claims.values() if each.over]
         for old in kept[: max(0, len(kept) - _MOST_KEPT)]:

@@ -68,7 +68,7 @@ class Box:
         store: MemoryStore | None = None,
         others: tuple[str, ...] = (),
         sweep: float | None = None,
-        mcp_url: str | None = None,
+        mcp_url: Callable[[], str | None] = lambda: None,
         idle: float = 300.0,
         **rest: Any,
     ) -> None:
@@ -130,7 +130,7 @@ class Box:
             labels=self.house.ledger,
             secrets=EnvFileSecrets({}),
             tracer=tracer,
-            mcp_url=lambda: mcp_url,
+            mcp_url=mcp_url,
             servers=lambda: ["s"],
             hold=hold,
             sweep=sweep,
