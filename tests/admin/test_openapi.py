@@ -103,6 +103,8 @@ def test_the_document_says_all_of_itself(document: dict[str, Any]) -> None:
         ("GET", "/v1/policy"),
         ("POST", "/v1/policy/eval"),
         ("POST", "/v1/egress/check"),
+        ("GET", "/v1/works"),
+        ("POST", "/v1/sweep"),
         ("GET", "/openapi.json"),
     } <= found
     identifiers = [operation["operationId"] for _, _, operation in operations(document)]

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,11 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from sidecar.admin.client import AdminClient
+from sidecar.admin.client import AdminClient, Refused
 from tests.harness.agent.kit import command, script
 from tests.harness.kit import git, repository
 from tests.kit import processes
-from tests.kit.running import Sidecar, started
+from tests.kit.running import NotReady, Sidecar, started
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 
@@ -175,3 +176,92 @@ async def test_killed_in_mid_prompt_nothing_is_left_and_nothing_lost(place: Plac
         assert answer["continued"] in ("resumed", "loaded")
         assert answer["dirty"] is True
         assert (place.worktree("fix-login") / "half.txt").read_text() == "half"
+
+
+def tools(sidecar: Sidecar) -> Json:
+    """By name, the checkouts that each coding agent offers."""
+    request = urllib.request.Request(f"{sidecar.rest}/tools")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found = json.load(answer)["tools"]
+    return {tool["name"]: tool["inputSchema"]["properties"]["checkout"]["enum"] for tool in found}
+
+
+def becomes(sidecar: Sidecar, wanted: Json) -> None:
+    end = time.monotonic() + PATIENCE
+    while tools(sidecar) != wanted:
+        assert time.monotonic() < end, f"{tools(sidecar)}\n{sidecar.log()}"
+        time.sleep(0.05)
+
+
+def logs(sidecar: Sidecar, text: str, after: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while text not in sidecar.log()[after:]:
+        assert time.monotonic() < end, sidecar.log()
+        time.sleep(0.05)
+
+
+async def test_harnesses_and_checkouts_come_and_go_while_it_runs(place: Place) -> None:
+    shop = repository(place.folder / "shop")
+    with sidecar_of(place) as sidecar:
+        whole = sidecar.config
+        bare = {key: whole[key] for key in ("listen", "health", "admin", "store", "policy")}
+        assert tools(sidecar) == {"claude": ["billing"]}
+        call = asyncio.create_task(ask(sidecar, script(bash(COMMIT)), "fix-login"))
+        asked = await asyncio.to_thread(waiting, sidecar)
+
+        second = {
+            **whole["harnesses"],
+            "second": whole["harnesses"]["claude"] | {"profile": "claude"},
+        }
+        checkouts = {**whole["checkouts"], "shop": str(shop)}
+        sidecar.write({**whole, "harnesses": second, "checkouts": checkouts})
+        sidecar.signal(signal.SIGHUP)
+        becomes(sidecar, {"claude": ["billing", "shop"], "second": ["billing", "shop"]})
+        # A name of another server's is refused, as a configured server's is.
+        added = sidecar.cli("servers", "add", "second", "--url", "https://mcp.example.com/mcp")
+        assert added.returncode == 1 and "harness" in added.stderr, added.stderr
+
+        # What cannot be used changes nothing.
+        log = len(sidecar.log())
+        faulty = {**checkouts, "none": str(place.folder / "nowhere")}
+        sidecar.write({**whole, "harnesses": second, "checkouts": faulty, "sweep": "1h"})
+        sidecar.signal(signal.SIGHUP)
+        logs(sidecar, "not reloaded: checkout 'none'", log)
+        assert tools(sidecar) == {"claude": ["billing", "shop"], "second": ["billing", "shop"]}
+
+        # A run that began before was not disturbed by any of that.
+        AdminClient(sidecar.admin).answer(str(asked["id"]), approve=True)
+        answer = await call
+        assert [commit["subject"] for commit in answer["commits"]] == ["Fix the login"]
+
+        sidecar.write(bare)
+        sidecar.signal(signal.SIGHUP)
+        becomes(sidecar, {})
+        assert [work["work"] for work in AdminClient(sidecar.admin).works()] == ["fix-login"]
+
+
+def test_the_first_harness_needs_no_restart(place: Place) -> None:
+    with started({"policy": {"shipped": []}}) as sidecar:
+        admin = AdminClient(sidecar.admin)
+        assert admin.works() == []
+        assert admin.sweep() == {"removed": [], "kept": [], "dry_run": False}
+        assert sidecar.cli("works", "list").stderr == "no works\n"
+        ours = {key: sidecar.config[key] for key in ("listen", "health", "admin", "store")}
+        sidecar.write({**place.config(), **ours})
+        sidecar.signal(signal.SIGHUP)
+        becomes(sidecar, {"claude": ["billing"]})
+        [status] = admin.servers()
+        assert (status["name"], status["transport"], status["state"]) == ("claude", "acp", "ready")
+
+
+def test_a_second_sidecar_does_not_share_the_worktrees(place: Place) -> None:
+    with sidecar_of(place), pytest.raises(NotReady) as caught, sidecar_of(place, store="memory"):
+        pass
+    told = f"worktrees: another sidecar uses {place.worktrees}; give each its own"
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("body", [{"dry_run": 1}, {"dry": True}])
+def test_what_a_sweep_does_not_take(place: Place, body: Json) -> None:
+    with started({}) as sidecar, pytest.raises(Refused, match="a sweep takes dry_run"):
+        AdminClient(sidecar.admin)._request("POST", "/v1/sweep", body)
