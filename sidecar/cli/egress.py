@@ -137,15 +137,20 @@ def _cases(file: Path, policy: Guarded, as_json: bool) -> int:
         why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "is not UTF-8 text"
         print(f"{file}: {why}", file=sys.stderr)
         return USAGE
-    found = []
+    found, faulty = [], False
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             found.append((number, cases.parse(line)))
         except ValueError as error:
-            print(f"{file}:{number}: {error}", file=sys.stderr)
-            return USAGE
+            print(f"{file}:{number}: {common.cell(str(error))}", file=sys.stderr)
+            faulty = True
+    if faulty:
+        return USAGE
+    if not found:
+        print(f"{file}: has no case in it", file=sys.stderr)
+        return USAGE
 
     async def every() -> list[cases.Outcome]:
         return [await cases.run(case, lambda: policy) for _, case in found]
@@ -162,5 +167,9 @@ def _cases(file: Path, policy: Guarded, as_json: bool) -> int:
         for each in wrong:
             what = common.cell(f"{each['id']} {each['url']}".strip())
             print(f"{file}:{each['line']}: {what}: {common.cell(each['wrong'])}")
-        print(f"{len(found)} cases, {len(wrong)} mismatches")
+        print(f"{_count(len(found), 'case')}, {_count(len(wrong), 'mismatch', 'es')}")
     return FOUND if wrong else 0
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

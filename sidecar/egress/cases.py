@@ -9,6 +9,8 @@ are for people.
 
 from __future__ import annotations
 
+import difflib
+import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -57,9 +59,23 @@ def parse(line: str) -> Case:
         ValueError: what is wrong with it.
     """
     try:
-        return msgspec.json.decode(line, type=Case)
-    except msgspec.MsgspecError as error:
+        case = msgspec.json.decode(line, type=Case)
+        given = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from None
+    # A key for people may have any name. One that is meant for us and misspelled would leave the
+    # case without its answers: what is to be denied is then, whatever the rules say.
+    known = Case.__struct_fields__
+    for key in given.keys() - {*known, "cname"}:
+        if meant := difflib.get_close_matches(key.lower(), known, 1, 0.75):
+            raise ValueError(f'unknown key "{key}"; did you mean "{meant[0]}"?')
+    for answers in (*case.dns.values(), *case.dns_second.values(), case.must_dial or ()):
+        for answer in answers:
+            try:
+                ipaddress.ip_address(answer)
+            except ValueError:
+                raise ValueError(f'"{answer}" is not an address') from None
+    return case
 
 
 class Table:

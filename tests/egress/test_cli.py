@@ -165,6 +165,38 @@ def test_mismatches_of_every_kind(capsys: pytest.CaptureFixture[str], folder: Pa
     ]
 
 
+def test_cases_that_test_nothing_are_told_all_at_once(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """A name that has no address is denied, so that a misspelled ``dns`` would pass."""
+    (folder / "my.jsonl").write_text(
+        '{"url": "https://x.example/", "dnss": {"x.example": ["1.1.1.1"]}, "verdict": "deny"}\n'
+        '{"url": "https://x.example/", "dns": {"x.example": ["1.1.1"]}, "verdict": "deny"}\n'
+        '{"url": "https://x.example/", "dns_Second": {}, "chains": [], "verdict": "deny"}\n'
+        '{"url": "http://10.0.0.1/", "verdict": "allow", "must_dial": ["here"]}\n'
+        '{"url": "http://10.0.0.1/", "verdict": "allow", "note": "is for people", "owner": ""}\n'
+        "nothing\n"
+    )
+    assert main(["egress", "check", "--cases", "my.jsonl"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    first, second, third, fourth, last = told.err.splitlines()
+    assert first == 'my.jsonl:1: unknown key "dnss"; did you mean "dns"?'
+    assert second == 'my.jsonl:2: "1.1.1" is not an address'
+    assert third.startswith('my.jsonl:3: unknown key "')
+    assert fourth == 'my.jsonl:4: "here" is not an address'
+    assert last.startswith("my.jsonl:6: ")
+    (folder / "my.jsonl").write_text("\n")
+    assert main(["egress", "check", "--cases", "my.jsonl"]) == 2
+    assert capsys.readouterr().err == "my.jsonl: has no case in it\n"
+
+
+def test_one_is_counted_as_one(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "my.jsonl").write_text('{"url": "http://192.168.0.1/", "verdict": "allow"}\n')
+    assert main(["egress", "check", "--cases", "my.jsonl"]) == 4
+    assert capsys.readouterr().out.endswith("\n1 case, 1 mismatch\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
