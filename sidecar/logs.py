@@ -32,6 +32,7 @@ LEVELS: Final[Mapping[str, int]] = {
 }
 _FORMATS: Final = ("auto", "json", "text")
 
+log = logging.getLogger("sidecar")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,7 +40,11 @@ class Lines(logging.StreamHandler[TextIO]):
     """Our one handler on stderr."""
 
 
-def configure(config: LogConfig | None = None, environ: Mapping[str, str] | None = None) -> None:
+def configure(
+    config: LogConfig | None = None,
+    environ: Mapping[str, str] | None = None,
+    stream: TextIO | None = None,
+) -> None:
     """One handler on stderr for everything of ours; libraries only from WARNING on.
 
     ``SIDECAR_LOG_LEVEL`` and ``SIDECAR_LOG_FORMAT`` win over the configuration. May be called
@@ -47,10 +52,10 @@ def configure(config: LogConfig | None = None, environ: Mapping[str, str] | None
     """
     config = config or LogConfig()
     environ = os.environ if environ is None else environ
-    level = _variable(LEVEL_VARIABLE, environ, tuple(LEVELS)) or config.level
-    shape = shape_of(config, environ)
-    handler = Lines(sys.stderr)
-    handler.setFormatter(Json() if as_json(shape, sys.stderr) else Text())
+    shape = shape_of(config, environ, told=False)
+    stream = stream or sys.stderr
+    handler = Lines(stream)
+    handler.setFormatter(Json() if as_json(shape, stream) else Text())
     root = logging.getLogger()
     ours = any(isinstance(each, Lines) for each in root.handlers)
     for each in list(root.handlers):
@@ -59,13 +64,18 @@ def configure(config: LogConfig | None = None, environ: Mapping[str, str] | None
             root.removeHandler(each)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
+    level = _variable(LEVEL_VARIABLE, environ, tuple(LEVELS)) or config.level
     logging.getLogger(OWN).setLevel(LEVELS[level])
+    # Told once there is somewhere to tell it.
+    shape_of(config, environ)
 
 
-def shape_of(config: LogConfig, environ: Mapping[str, str] | None = None) -> str:
-    """``auto``, ``json`` or ``text``; the environment wins."""
+def shape_of(
+    config: LogConfig, environ: Mapping[str, str] | None = None, *, told: bool = True
+) -> str:
+    """``auto``, ``json`` or ``text``; the environment wins. ``told``: also that it is wrong."""
     environ = os.environ if environ is None else environ
-    return _variable(FORMAT_VARIABLE, environ, _FORMATS) or config.format
+    return _variable(FORMAT_VARIABLE, environ, _FORMATS, told=told) or config.format
 
 
 def as_json(shape: str, stream: TextIO) -> bool:
@@ -73,12 +83,15 @@ def as_json(shape: str, stream: TextIO) -> bool:
     return shape == "json" or (shape == "auto" and not stream.isatty())
 
 
-def _variable(name: str, environ: Mapping[str, str], choices: tuple[str, ...]) -> str:
+def _variable(
+    name: str, environ: Mapping[str, str], choices: tuple[str, ...], *, told: bool = True
+) -> str:
     value = environ.get(name, "").strip().lower()
-    if value and value not in choices:
-        sys.stderr.write(f"{name} is none of {', '.join(choices)}; it is ignored\n")
-        return ""
-    return value
+    if value in choices:
+        return value
+    if value and told:
+        log.warning("%s is none of %s; it is ignored", name, ", ".join(choices))
+    return ""
 
 
 class Text(logging.Formatter):

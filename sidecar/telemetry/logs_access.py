@@ -120,7 +120,7 @@ class AccessLog:
 
     def reconfigure(self, config: LogConfig) -> None:
         """Begin, or end, or write otherwise."""
-        self._json = logs.as_json(logs.shape_of(config), self._stream)
+        self._json = logs.as_json(logs.shape_of(config, told=False), self._stream)
         if config.access and self._stop is None:
             self._stop = self._bus.listen(CallFinished, self._call)
         elif not config.access and self._stop is not None:
