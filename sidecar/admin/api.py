@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TypeAlias
 
 import msgspec
@@ -100,7 +101,7 @@ def problem(error: Problem) -> web.Response:
     body = {
         **error.more,
         "type": "about:blank",
-        "title": _TITLES.get(error.status, "Error"),
+        "title": _title(error.status),
         "status": error.status,
         "reason": error.reason,
         "detail": error.detail,
@@ -113,21 +114,16 @@ def problem(error: Problem) -> web.Response:
     )
 
 
-_TITLES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    410: "Gone",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    422: "Unprocessable Content",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+def _title(status: int) -> str:
+    """The status in words (RFC 9110 section 15)."""
+    try:
+        return _RENAMED.get(status) or HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+# Python had the names of earlier RFCs for them until 3.13.
+_RENAMED = {413: "Content Too Large", 422: "Unprocessable Content"}
 
 PROBLEM: Schema = {
     "type": "object",

@@ -9,7 +9,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import schemathesis
@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
+from sidecar.admin.api import Problem, problem
 from tests.kit.running import Sidecar, started
 
 TOKENS = {"admin": "operator", "alice": "approver", "victor": "viewer", "olga": "operator"}
@@ -311,3 +312,16 @@ def test_it_answers_as_the_document_says(sidecar: Sidecar, document: dict[str, A
 
             check()
     assert asked > 100
+
+
+def test_every_refusal_of_the_document_has_a_title(document: dict[str, Any]) -> None:
+    told = {int(each) for _, _, found in operations(document) for each in found["responses"]}
+    assert {401, 421, 422} <= told
+    for status in sorted(each for each in told if each >= 400):
+        body = json.loads(bytes(cast("bytes", problem(Problem(status, "why", "what")).body)))
+        assert (body["title"] == "Error", body["status"]) == (False, status)
+
+
+def test_a_host_of_others_is_misdirected(sidecar: Sidecar) -> None:
+    status, told, _ = ask(sidecar, "GET", "/v1/servers", headers={"Host": "evil.example"})
+    assert (status, told["title"], told["reason"]) == (421, "Misdirected Request", "host")
