@@ -225,7 +225,8 @@ class Batches(Generic[T]):
             raise
         except Exception as error:
             # One record that cannot be encoded must not end the export of all others.
-            log.exception("exporting %s failed", self.what)
+            if not self._failing:
+                log.exception("exporting %s failed", self.what)
             sent = Sent(f"the exporter failed ({type(error).__name__})")
         self._tell(sent, count)
 
