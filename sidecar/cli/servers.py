@@ -54,7 +54,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--command",
         metavar="PROGRAM",
         nargs="+",
-        help="a program and its arguments, where runtime_servers.commands allows it",
+        help="a program and its arguments, where runtime_servers.commands allows it; with "
+        "arguments that begin with -, use --options",
     )
     what.add_argument("--options", metavar="JSON", help="everything at once, as a JSON object")
     parser.add_argument("--transport", choices=("http", "sse"))

@@ -273,11 +273,12 @@ class Registry:
 
         Raises:
             NotFound: no such server was added at run time.
-            Refused: it is a configured one.
+            Refused: it is a configured one, and the store has none of this name.
             StoreError: the store is lost; nothing was removed.
         """
         configured = self._rules.configured.get(name)
-        if configured is not None:
+        # One that is shadowed can be taken out: it would come back with the name.
+        if configured is not None and name not in self._entries:
             raise Refused(
                 "configured",
                 f"{name} is a {configured} of sidecar.yaml; remove it there",

@@ -322,6 +322,21 @@ async def test_met_in_the_store_a_configured_name_is_shadowed(store: Store) -> N
     await node.registry.close()
 
 
+async def test_a_shadowed_one_can_be_removed_and_the_configured_one_stays(store: Store) -> None:
+    """Else it would come to life, unasked, when the file gives the name up."""
+    await Node(store).registry.add("git", A)
+    node = Node(store, configured={"git": "server"})
+    await node.registry.start()
+    await node.registry.remove("git")
+    assert await store.list("servers/") == []
+    with pytest.raises(Refused) as caught:
+        await node.registry.remove("git")
+    assert caught.value.reason == "configured"
+    node.configure(configured={})
+    assert (node.states, node.made) == ({}, [])
+    await node.registry.close()
+
+
 async def test_a_record_that_cannot_be_read_fails_alone(store: Store) -> None:
     await store.put("servers/bad", b"\xff")
     await store.put("servers/newer", b'{"v":2,"options":{}}')
