@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl as tls
+from dataclasses import replace
 from typing import Final
 
 import aiohttp
@@ -54,6 +55,11 @@ class ServerDialer:
     def connector(self, server: str, url: str) -> aiohttp.BaseConnector:
         """See :class:`sidecar.ports.connector.Connector`."""
         return CheckedConnector(self._check, self._about, url, self._ssl)
+
+    async def redirect(self, server: str, url: str, *, elsewhere: bool) -> aiohttp.BaseConnector:
+        """See the port. Elsewhere the verdict counts, whoever configured the server."""
+        about = replace(self._about, checked=True) if elsewhere else self._about
+        return pinned(await self._check.url(url, "redirect", about), self._ssl)
 
 
 class CheckedConnector(aiohttp.BaseConnector):

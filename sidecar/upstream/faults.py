@@ -84,21 +84,24 @@ def _credentials(config: ServerConfig, code: int) -> str:
     return f"{why}; add server {config.name} again with a credential that it takes"
 
 
-def redirected(server: str, response: aiohttp.ClientResponse) -> Unavailable:
-    """A redirect: following it would carry our headers to wherever it says."""
+def redirected(server: str, response: aiohttp.ClientResponse, why: str) -> Unavailable:
+    """A redirect that is not followed, and why."""
     try:
-        # Where it leads is worth telling; what a query or a user name holds is not.
-        target = response.url.join(URL(response.headers.get("Location", "")))
-        where = str(target.with_query(None).with_fragment(None).with_user(None))[:200]
+        where = shown(response.url.join(URL(response.headers.get("Location", ""))))
     except ValueError:
         where = "an address that is none"
     return Unavailable(
         server,
-        f"redirects to {where} (HTTP {response.status}), and redirects are not followed; "
+        f"redirects to {where} (HTTP {response.status}), which is not followed: {why}; "
         f"set url of server {server} to the final address",
         ran="no",
         permanent=True,
     )
+
+
+def shown(url: URL) -> str:
+    """Where a redirect leads is worth telling; what a query or a user name holds is not."""
+    return str(url.with_query(None).with_fragment(None).with_user(None))[:200]
 
 
 def of(server: str, url: URL, error: Exception) -> Unavailable:

@@ -6,7 +6,6 @@ Nothing in here knows eras. Calls run in the caller's task; cancelling one close
 from __future__ import annotations
 
 import asyncio
-import io
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
@@ -15,14 +14,14 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-import sidecar
 from sidecar.config import ServerConfig
 from sidecar.model import Ran, RpcError, Unavailable
 from sidecar.ports.connector import Connector
 from sidecar.ports.secrets import SecretError, Secrets
 from sidecar.upstream import faults
-from sidecar.upstream.faults import CONNECT_TIMEOUT, HttpStatus, StreamEnded
+from sidecar.upstream.faults import HttpStatus, StreamEnded
 from sidecar.upstream.leg import Host
+from sidecar.upstream.redirects import FAULTS, NO_TIMEOUT, PROTOCOL, Redirects, payload
 from sidecar.wire import jsonrpc
 from sidecar.wire.json import BadJson
 from sidecar.wire.jsonrpc import BadMessage, Message
@@ -35,12 +34,7 @@ DRAIN = 1.0
 ERROR_BODY = 64 << 10
 """Bytes of an HTTP error's body that are read in search of a JSON-RPC error."""
 
-_LARGE = 1 << 20
-_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
 _OURS = ("accept", "content-type", "content-length", "transfer-encoding", "connection")
-
-FAULTS = (aiohttp.ClientError, OSError)
-"""What aiohttp raises when a connection fails; a TimeoutError is an OSError."""
 
 Hear = Callable[[Message], None]
 """Takes a message that came before the answer, on the answer's own stream."""
@@ -67,6 +61,7 @@ class HttpClient:
         self._connector = connector
         self._tasks = host.tasks
         self._complaints = host.complaints
+        self._redirects = Redirects(config.name, connector, host.complaints)
         self._own: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
         self._former: list[aiohttp.ClientSession] = []
@@ -104,13 +99,7 @@ class HttpClient:
     def _renew(self) -> None:
         """A client session with the headers of now, on the same connections as before."""
         before = self._session
-        headers = CIMultiDict(
-            {
-                "Content-Type": "application/json",
-                "Accept": "application/json, text/event-stream",
-                "User-Agent": f"mcp-sidecar/{sidecar.__version__}",
-            }
-        )
+        headers = CIMultiDict(PROTOCOL)
         headers.update(self._own)
         self._session = aiohttp.ClientSession(
             connector=(before and before.connector)
@@ -118,7 +107,7 @@ class HttpClient:
             connector_owner=False,
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=_NO_TIMEOUT,
+            timeout=NO_TIMEOUT,
             trust_env=False,
             read_bufsize=1 << 18,
         )
@@ -135,6 +124,7 @@ class HttpClient:
         for one in (session, *self._former):
             await one.close()
         self._former.clear()
+        await self._redirects.close()
         if connector is not None:
             await connector.close()
 
@@ -146,54 +136,51 @@ class HttpClient:
         """Send a message; returns when the answer's head is there.
 
         Raises:
-            Unavailable: no answer, or a redirect.
+            Unavailable: no answer, or a redirect that is not followed.
         """
-        session = self._session
-        if session is None:
-            raise self.failed("the connection is closed", "no")
-        # aiohttp warns of large bodies in one piece, since sending them takes time.
-        data = body if len(body) < _LARGE else io.BytesIO(body)
-        try:
-            response = await session.post(
-                url or self.url, data=data, headers=headers, allow_redirects=False
-            )
-        except (*FAULTS, ValueError) as error:
-            raise faults.of(self.server, self.url, error) from None
-        if 300 <= response.status < 400:
-            response.close()
-            raise faults.redirected(self.server, response)
-        return response
+        return await self._send("POST", url or self.url, body, headers)
 
     async def get(self, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         """Ask for an event stream. Raises as ``post``."""
-        session = self._session
-        if session is None:
-            raise self.failed("the connection is closed", "no")
-        try:
-            response = await session.get(
-                self.url,
-                headers={"Accept": "text/event-stream", "Cache-Control": "no-store", **headers},
-                allow_redirects=False,
-            )
-        except (*FAULTS, ValueError) as error:
-            raise faults.of(self.server, self.url, error) from None
-        if 300 <= response.status < 400:
-            response.close()
-            raise faults.redirected(self.server, response)
+        wanted = {"Accept": "text/event-stream", "Cache-Control": "no-store", **headers}
+        response = await self._send("GET", self.url, None, wanted)
         _keep_alive(response)
         return response
 
     async def delete(self, headers: Mapping[str, str]) -> int:
         """End a session; the status. Raises as ``post``."""
+        response = await self._send("DELETE", self.url, None, headers)
+        response.release()
+        return response.status
+
+    async def _send(
+        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """The answer's head, at the end of whatever redirects there are."""
+        response = await self._send_once(method, url, body, headers)
+        if not 300 <= response.status < 400:
+            return response
+        return await self._redirects.follow(
+            response,
+            body,
+            headers,
+            self._send_once,
+            # What the old transport sends is for the origin of its stream.
+            elsewhere=self._config.transport != "sse",
+        )
+
+    async def _send_once(
+        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
         session = self._session
         if session is None:
             raise self.failed("the connection is closed", "no")
         try:
-            response = await session.delete(self.url, headers=headers, allow_redirects=False)
+            return await session.request(
+                method, url, data=payload(body), headers=headers, allow_redirects=False
+            )
         except (*FAULTS, ValueError) as error:
             raise faults.of(self.server, self.url, error) from None
-        response.release()
-        return response.status
 
     async def exchange(
         self, body: bytes, headers: Mapping[str, str], id: int, hear: Hear

@@ -32,6 +32,7 @@ class SseLeg:
         self._host = host
         self._http = http
         self._address: asyncio.Future[URL] = asyncio.get_running_loop().create_future()
+        self._base = http.url
         self._reader: asyncio.Task[None] | None = None
         self.conversation = Conversation(host, self._send, self._prepare, self._heard, "event")
 
@@ -49,6 +50,7 @@ class SseLeg:
             if response.status != 200:
                 raise HttpStatus(response.status)
             raise self._http.failed("has no event stream at this address", "no")
+        self._base = response.url
         self._reader = asyncio.create_task(
             self._read(response), name=f"{self._host.name}: event stream"
         )
@@ -124,7 +126,7 @@ class SseLeg:
         """The address for messages: on the server's own origin, or our headers would go
         wherever a stranger says."""
         with suppress(ValueError):
-            address = self._http.url.join(URL(data.decode("utf-8", "replace").strip()))
+            address = self._base.join(URL(data.decode("utf-8", "replace").strip()))
             if address.origin() == self._http.url.origin():
                 return address
         raise self._http.failed("names an address of another origin for its messages", "no")
