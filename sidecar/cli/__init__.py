@@ -25,6 +25,7 @@ NOUNS = (
     "policy",
     "egress",
     "works",
+    "harness",
     "audit",
 )
 

@@ -265,3 +265,19 @@ def test_a_second_sidecar_does_not_share_the_worktrees(place: Place) -> None:
 def test_what_a_sweep_does_not_take(place: Place, body: Json) -> None:
     with started({}) as sidecar, pytest.raises(Refused, match="a sweep takes dry_run"):
         AdminClient(sidecar.admin)._request("POST", "/v1/sweep", body)
+
+
+def test_a_check_shows_whether_it_asks(place: Place) -> None:
+    """Without a running sidecar; exit 4 for one that does as it likes."""
+    sidecar = Sidecar(place.config())
+    done = sidecar.cli("harness", "check", "claude", "--json", timeout=120)
+    told = json.loads(done.stdout)
+    # It only echoes what it is told, so nothing was shown.
+    assert (done.returncode, told["ok"]) == (4, False)
+    assert told["steps"][-1]["name"] == "asks"
+    assert "did not ask" in told["steps"][-1]["text"]
+    none = sidecar.cli("harness", "check", "codex")
+    assert (none.returncode, none.stderr) == (
+        2,
+        "sidecar harness: there is no harness 'codex'; there are: claude\n",
+    )
