@@ -259,12 +259,13 @@ def _target(request: Request) -> Target:
             return parse_authority(request.target)
         if request.target.startswith("/") or request.target == "*":
             raise Refusal(400, "Bad Request", "this is a forward proxy; it serves nothing itself")
-        target = parse(request.target)
+        scheme = request.target.partition("://")[0].lower()
+        if scheme in ("https", "ws", "wss"):
+            # A plain request is not upgraded, so a web socket needs a tunnel too.
+            raise Refusal(400, "Bad Request", f"for {scheme}, ask for a tunnel with CONNECT")
+        return parse(request.target)
     except Ambiguous as error:
         raise Refusal(400, "Bad Request", str(error)) from None
-    if target.scheme != "http":
-        raise Refusal(400, "Bad Request", "for https, ask for a tunnel with CONNECT")
-    return target
 
 
 async def _dial(checked: Checked) -> Pair:

@@ -411,7 +411,9 @@ def asking(line: str, *fields: str) -> str:
         ("CONNECT http://good.example.net:443", 400, "cannot be read"),
         ("GET http://user:pw@good.example.net/", 400, "user name"),
         ("GET http://0x7f.1/", 400, "plain spelling"),
-        ("GET https://good.example.net/", 400, "CONNECT"),
+        ("GET HTTPS://good.example.net/", 400, "for https, ask for a tunnel with CONNECT"),
+        ("GET ws://good.example.net/", 400, "for ws, ask for a tunnel with CONNECT"),
+        ("GET wss://good.example.net/", 400, "for wss, ask for a tunnel with CONNECT"),
         ("GET ftp://good.example.net/", 400, "http://"),
         ("GET /", 400, "serves nothing itself"),
         ("OPTIONS *", 400, "serves nothing itself"),
@@ -737,3 +739,23 @@ async def test_drain(lab: Lab) -> None:
     await lab.proxy.close()
     async with asyncio.timeout(5):
         assert await second[0].read() == b""
+
+
+async def test_a_web_socket_through_a_tunnel(lab: Lab, http: aiohttp.ClientSession) -> None:
+    async def echo(request: web.BaseRequest) -> web.StreamResponse:
+        answering = web.WebSocketResponse()
+        await answering.prepare(request)
+        async for message in answering:
+            await answering.send_str(f"got {message.data}")
+        return answering
+
+    authority = trustme.CA()
+    good = await lab.serve(echo, cert=authority.issue_cert("good.example.net"))
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    url = f"wss://good.example.net:{good.port}/live"
+    async with http.ws_connect(url, proxy=lab.url, ssl=context) as connection:
+        for word in ("one", "two"):
+            await connection.send_str(word)
+            assert await connection.receive_str(timeout=10) == f"got {word}"
+    assert lab.rules == [("app", "op/lab")]
