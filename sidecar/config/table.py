@@ -316,7 +316,7 @@ class Health:
         "listen",
         Address(unix=False),
         Config().health,
-        "/livez, /readyz and nothing else; off for none.",
+        "/livez, /readyz, /metrics and nothing else; off for none.",
     )
 
 
