@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +75,8 @@ async def test_it_asks_obeys_is_cancelled_and_goes_on(
         tools = [u.tool for u in ear.updates if u.tool is not None]
         assert {tool.id for tool in tools} == {ear.requests[0].tool_call["toolCallId"]}
         assert tools[-1].status == "completed"
-        assert "CLAUDE.md and AGENTS.md are not loaded" in str(model.asked[0]["body"]["system"])
+        systems = [str(asked["body"]["system"]) for asked in model.asked]
+        assert any("CLAUDE.md and AGENTS.md are not loaded" in text for text in systems)
         assert not (tmp_path / "hook").exists()
         assert not (tmp_path / "server").exists()
 
@@ -98,6 +98,12 @@ async def test_it_asks_obeys_is_cancelled_and_goes_on(
             fakemodel.script({"tool": "EnterWorktree", "input": {}}, {"text": "stayed"})
         )
         assert not (work / ".claude" / "worktrees").exists()
+
+        # The model fails, and that is all.
+        with pytest.raises(AgentFailed, match="API Error: 400") as failed:
+            await agent.prompt(fakemodel.script({"status": 400}))
+        assert failed.value.reason == "error"
+        assert agent.idle
 
         # Cancelled while a question waits: it takes the question back.
         ear.answer = forever
@@ -128,12 +134,13 @@ async def test_it_asks_obeys_is_cancelled_and_goes_on(
         assert (reopened.how, reopened.mode) == ("resumed", "default")
         turn = await again.prompt(fakemodel.script({"text": "still here"}))
         assert turn.last_message == "still here"
-        assert "done it" in str(model.asked[-1]["body"]["messages"])
+        remembered = [str(asked["body"]["messages"]) for asked in model.asked]
+        assert any("done it" in text and "still here" in text for text in remembered)
     finally:
         await again.stop()
 
 
-async def test_the_canary_and_what_fails(tmp_path: Path, model: fakemodel.FakeModel) -> None:
+async def test_the_canary(tmp_path: Path, model: fakemodel.FakeModel) -> None:
     spec = real.spec("claude", tmp_path / "home", tmp_path / "work", model)
     result = await check(
         spec, prompt=lambda command: fakemodel.script(bash(command), {"text": "I stop"})
@@ -144,21 +151,3 @@ async def test_the_canary_and_what_fails(tmp_path: Path, model: fakemodel.FakeMo
         ("asks", "ok"),
         ("denied", "ok"),
     ]
-    agent = await Agent.start(spec, Ear())
-    try:
-        await agent.open(None)
-        with pytest.raises(AgentFailed) as failed:
-            await agent.prompt(fakemodel.script({"status": 400}))
-        assert failed.value.reason == "error"
-        assert agent.idle
-    finally:
-        await agent.stop()
-    # In the mode in which it starts by itself nobody is asked: it is not let to work there.
-    profile = spec.profile
-    unasked = replace(profile, asking=replace(profile.asking, mode="auto"))
-    agent = await Agent.start(replace(spec, profile=unasked), Ear())
-    try:
-        with pytest.raises(AgentFailed, match="in mode 'auto', in which it does not ask"):
-            await agent.open(None)
-    finally:
-        await agent.stop()
