@@ -106,7 +106,12 @@ class Pod:
     def targets(self, sidecar: Sidecar) -> str:
         return json.dumps(
             {
-                "files": [str(self.secret), f"{self.state}/state.db", str(sidecar.file)],
+                "files": [
+                    str(self.secret),
+                    f"{self.state}/state.db",
+                    str(sidecar.file),
+                    f"{self.worktrees}/.sidecar/lock",
+                ],
                 "sockets": [f"{self.run}/admin.sock"],
                 "processes": {"worker": sidecar.worker, "supervisor": sidecar.pid},
             }
@@ -151,6 +156,7 @@ REACHED = {
     "state.db": "EACCES",
     "sidecar.yaml": "EACCES",
     "admin.sock": "EACCES",
+    "lock": "EACCES",
     **{
         f"{whose} {what}": error
         for whose in ("worker", "supervisor")
@@ -313,6 +319,7 @@ def test_without_it_a_child_is_one_of_us_and_that_is_told(pod: Pod) -> None:
             "state.db": "ok",
             "sidecar.yaml": "ok",
             "admin.sock": "EPERM",
+            "lock": "ENOENT",
             "worker signal": "ok",
         }
         told = [line for line in sidecar.log().splitlines() if "child processes run as" in line]
