@@ -119,7 +119,9 @@ class App:
             self.egress = Egress(lambda: self.policies.current, self.bus, config, self._secrets)
         except (SecretError, SettingError, StoreError, ValueError) as error:
             raise StartError(str(error)) from error
-        self.policies = PolicyHolder(config.policies, config.policy, schemas=self._schema)
+        self.policies = PolicyHolder(
+            config.policies, config.policy, schemas=self._schema, bus=self.bus
+        )
         self.parking = Parking(
             self._store,
             config.parking,

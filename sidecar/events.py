@@ -238,6 +238,24 @@ class ParkedAnswered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoaded(Event):
+    """The policy files were read. ``revision`` is in force now, the same as before where nothing
+    changed or where, with ``faulty``, the files as they are are not in force (empty: none is)."""
+
+    revision: str
+    faulty: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsChanged(Event):
+    """A principal has other trust labels than before, of any of its sessions, brought by a
+    result here or on another node, or forgotten. That one expires is no event."""
+
+    principal: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionUpdate(Event):
     """A coding agent's ACP session said something. ``update`` is its kind."""
 

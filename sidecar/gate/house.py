@@ -44,7 +44,7 @@ class Gatehouse:
     ) -> None:
         """``servers`` gives a server's configuration; ``inputs`` is where those of decisions
         go under ``policy.record: inputs``. ``tracer`` is ``None`` where no span is kept."""
-        self.ledger: Final = Ledger(store, config.labels)
+        self.ledger: Final = Ledger(store, config.labels, bus=bus)
         self.pins: Final = Pins(store)
         self._records = Records(bus, tracer=tracer)
         self.gate: Final = PolicyGate(

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import quote
 
 from sidecar.config import LabelsConfig
+from sidecar.events import Bus, LabelsChanged
 from sidecar.gate.labels import (
     EVERY_SESSION,
     NONE,
@@ -64,12 +65,18 @@ class Ledger:
     """``of`` and ``note`` never wait; ``add`` returns when the store has it, or never will."""
 
     def __init__(
-        self, store: Store, config: LabelsConfig, *, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        config: LabelsConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        bus: Bus | None = None,
     ) -> None:
-        """``clock`` is in seconds since the epoch."""
+        """``clock`` is in seconds since the epoch; ``bus`` is told of what changes."""
         self._store = store
         self._config = config
         self._clock = clock
+        self._bus = bus or Bus()
         self._books: dict[str, _Book] = {}
         self._keys: dict[str, str] = {}
         self._sessions: dict[tuple[str, str], None] = {}
@@ -241,9 +248,15 @@ class Ledger:
         return covers(book.stored, news, self._slack())
 
     def _remember(self, book: _Book, news: Account) -> None:
-        expired = self._clock() - self._life()
-        book.account = join(without_expired(book.account, expired), news)
+        expired, before = self._clock() - self._life(), book.account
+        book.account = join(without_expired(before, expired), news)
         book.shown_until = 0.0
+        if before.entries.keys() != book.account.entries.keys():
+            self._changed(book)
+
+    def _changed(self, book: _Book) -> None:
+        labels = tuple(sorted({label for label, _ in book.account.entries}))
+        self._bus.publish(LabelsChanged(principal=book.principal, labels=labels))
 
     def _known(self, book: _Book, news: Account) -> bool:
         """Whether the news are but a later time."""
@@ -384,6 +397,7 @@ class Ledger:
             raise
         finally:
             book.shown_until = 0.0
+        self._changed(book)
         return True
 
 

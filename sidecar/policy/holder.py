@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.config.types import PolicyConfig
+from sidecar.events import Bus, PolicyLoaded
 from sidecar.model import JsonObject
 from sidecar.policy import files, load
 from sidecar.policy.guard import Guarded
@@ -47,16 +48,19 @@ class PolicyHolder:
         *,
         schemas: Callable[[str, str], JsonObject | None] | None = None,
         interval: float = INTERVAL,
+        bus: Bus | None = None,
     ) -> None:
         """``paths`` and ``config`` are ``policies`` and ``policy`` of ``sidecar.yaml``.
 
         ``schemas`` gives a tool's input schema by server and its own name for it, as far as
         they are known when files are loaded. ``interval`` is the seconds between two looks.
+        ``bus`` is told of each load.
         """
         self._paths = tuple(paths)
         self._config = config
         self._schemas = schemas
         self._interval = interval
+        self._bus = bus or Bus()
         self._current: Guarded | None = None
         self._loaded_at: datetime | None = None
         self._failure: _Failure | None = None
@@ -140,11 +144,11 @@ class PolicyHolder:
         self._failure = None
         for warning in policy.warnings[:MOST_TOLD]:
             log.warning("%s", warning)
-        if before is not None and before.revision == policy.revision:
-            return
-        log.info("policy revision %s is in force", policy.revision[:12])
-        for listener in tuple(self._listeners):
-            listener(policy)
+        if before is None or before.revision != policy.revision:
+            log.info("policy revision %s is in force", policy.revision[:12])
+            for listener in tuple(self._listeners):
+                listener(policy)
+        self._bus.publish(PolicyLoaded(revision=policy.revision))
 
     def _fail(self, faults: Sequence[PolicyFault]) -> None:
         self._failure = _Failure(datetime.now(UTC), tuple(faults))
@@ -152,6 +156,8 @@ class PolicyHolder:
             log.error("%s", fault)
         if self._current is not None:
             log.error("the policies are faulty; revision %s stays", self._current.revision[:12])
+        revision = self._current.revision if self._current is not None else ""
+        self._bus.publish(PolicyLoaded(revision=revision, faulty=True))
 
     async def _watch(self) -> None:
         """Reload when the files differ from those last loaded, and have settled.

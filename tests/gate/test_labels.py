@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.config import LabelsConfig
-from sidecar.events import Bus, LogMessage, SessionClosed, SessionOpened
+from sidecar.events import Bus, LabelsChanged, LogMessage, SessionClosed, SessionOpened
 from sidecar.gate.labels import (
     MOST_ENTRIES,
     MOST_SOURCES,
@@ -399,12 +399,14 @@ class Clock:
         return self.now
 
 
-async def ledger(config: LabelsConfig, store: Frail | None = None) -> tuple[Ledger, Clock, Frail]:
+async def ledger(
+    config: LabelsConfig, store: Frail | None = None, bus: Bus | None = None
+) -> tuple[Ledger, Clock, Frail]:
     if store is None:
         store = Frail()
         await store.open()
     clock = Clock()
-    made = Ledger(store, config, clock=clock)
+    made = Ledger(store, config, clock=clock, bus=bus)
     await made.start()
     return made, clock, store
 
@@ -473,6 +475,29 @@ async def test_two_sidecars_on_one_store_know_the_same() -> None:
     await one.clear("agent")
     await asyncio.sleep(0.02)
     assert two.of(caller()) == ()
+    await one.close()
+    await two.close()
+
+
+async def test_what_changes_is_told_once_on_every_node() -> None:
+    buses, told = (Bus(), Bus()), ([], [])  # type: ignore[var-annotated]
+    for bus, heard in zip(buses, told, strict=True):
+        bus.listen(LabelsChanged, lambda event, heard=heard: heard.append(event.labels))
+    one, clock, store = await ledger(LabelsConfig(), bus=buses[0])
+    two, _, _ = await ledger(LabelsConfig(), store, buses[1])
+    await one.add(caller(), ["a"], "c1", "t")
+    clock.now += 3000
+    await one.add(caller(), ["a"], "c2", "t")
+    await one.add(caller(), ["b"], "c3", "t")
+    async with asyncio.timeout(20):
+        while told[1][-1:] != [("a", "b")]:  # noqa: ASYNC110 - the store tells nobody else
+            await asyncio.sleep(0.01)
+        await one.clear("agent")
+        while told[1][-1:] != [()]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert told[0] == [("a",), ("a", "b"), ()]
+    # The store may tell of several changes at once.
+    assert told[1] in ([("a",), ("a", "b"), ()], [("a", "b"), ()])
     await one.close()
     await two.close()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.harness.agent.kit import command, script
+from tests.harness.kit import repository
 from tests.kit.running import Sidecar
 from tests.page.browser import PHONE, Browser
 from tests.page.conftest import SERVER, Agent, World, config, token, world_of
@@ -129,6 +131,47 @@ def test_policy_and_its_last_error(own: World, folder: Path, browser: Browser) -
     file.write_text(FILE % "args.?text.orValue('') == 'no'")
     browser.gone(".alert")
     browser.until(lambda: browser.one(".digest").text != revision)
+
+
+def test_works_of_coding_agents(tmp_path: Path, browser: Browser) -> None:
+    """An agent that does as it is told, in a real repository; it asks, and a person answers."""
+    more = {
+        "harnesses": {"claude": {"command": list(command(store=str(tmp_path / "sessions")))}},
+        "checkouts": {"billing": str(repository(tmp_path / "billing"))},
+        "worktrees": str(tmp_path / "worktrees"),
+        "policy": {"shipped": ["coding-agents"]},
+    }
+    asks = {"toolCallId": "t", "title": "ls", "kind": "execute", "rawInput": {"command": "ls"}}
+    with world_of(config(tmp_path, **more)) as world:
+        enter(browser, world, "alice", "waiting")
+        assert browser.all("#nav-works") == []
+        task = script({"ask": asks, "run": "ls"}, {"say": "Done."})
+        call = world.agent.calls("claude", {"task": task, "work": "fix-login"})
+        world.until_waiting(1, within=60)
+        # Nobody has to look for it: it is there once there is one.
+        browser.one("#nav-works")
+        browser.js("location.hash = '#/works'")
+        row = browser.one("main[data-section=works] .rows li", "fix-login")
+        browser.one(".rows .chip.warn", "waits for a person")
+        for text in ("claude in billing", "asked by agent", "work/claude/agent/fix-login"):
+            assert text in row.text
+        assert str(tmp_path / "worktrees") in row.text
+        (waits,) = world.waiting()
+        assert world.ask("POST", f"/v1/calls/{waits['id']}/approve", "bob", {})[0] == 200
+        browser.gone(".rows .chip.warn")
+        call.result(60)
+        browser.one(".rows .chip", "idle")
+
+
+def test_labels_as_they_come(own: World, browser: Browser) -> None:
+    """Told by an event: the page looks by itself only every half minute."""
+    enter(browser, own, "olga", "sessions")
+    browser.one(".empty", "Nobody has read anything from outside.")
+    own.agent.calls("desk__fetch").result(30)
+    browser.one(".rows li", "outside")
+    browser.click(".rows button", "Forget")
+    browser.click("dialog .danger", "Forget")
+    browser.one(".empty", "Nobody has read anything from outside.")
 
 
 def test_it_comes_back_after_a_restart(folder: Path, browser: Browser) -> None:

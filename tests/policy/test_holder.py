@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.config.types import PolicyConfig
+from sidecar.events import Bus, PolicyLoaded
 from sidecar.model import Phase
 from sidecar.policy import PolicyErrors
 from sidecar.policy.guard import Guarded
@@ -33,7 +34,10 @@ class Held:
     """A holder that looks often, and what it swapped in."""
 
     def __init__(self, path: Path, config: PolicyConfig = NONE) -> None:
-        self.holder = PolicyHolder([path], config, interval=0.02)
+        bus = Bus()
+        self.holder = PolicyHolder([path], config, interval=0.02, bus=bus)
+        self.loads: list[tuple[str, bool]] = []
+        bus.listen(PolicyLoaded, lambda event: self.loads.append((event.revision, event.faulty)))
         self.swapped: list[Guarded] = []
         self.holder.listen(self.swapped.append)
 
@@ -86,6 +90,16 @@ async def test_an_edited_file(held: Held, folder: Folder) -> None:
         before.revision,
         held.holder.current.revision,
     ]
+
+
+async def test_every_load_is_told(held: Held, folder: Folder) -> None:
+    first = held.holder.current.revision
+    folder.write("p.yaml", "nonsense: 1")
+    await held.until(lambda: len(held.loads) == 2)
+    folder.write("p.yaml", ASK)
+    await held.until(lambda: len(held.loads) == 3)
+    second = held.holder.current.revision
+    assert held.loads == [(first, False), (first, True), (second, False)]
 
 
 async def test_a_replaced_file(held: Held, folder: Folder) -> None:

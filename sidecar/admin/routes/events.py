@@ -1,8 +1,10 @@
 """``GET /v1/events``: what happens, live, as server-sent events (WHATWG HTML, 9.2).
 
 Events are named ``call.waiting``, ``call.approved`` …, ``tools.changed``, ``server.ready`` …,
-``session.opened`` and ``session.closed``. They say that something is otherwise, not how: a reader
-asks the route of the noun again. One that does not read loses events, and is told by ``lost``.
+``session.opened``, ``session.closed``, ``labels.changed``, ``policy.loaded``, ``policy.faulty``,
+``work.changed`` (once a second at most) and ``work.swept``. They say that something is otherwise,
+not how: a reader asks the route of the noun again. One that does not read loses events, and is
+told by ``lost``.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from sidecar.admin.roles import Role
 from sidecar.admin.view import present
 from sidecar.events import (
     Bus,
+    LabelsChanged,
     LegChanged,
     ParkedChanged,
+    PolicyLoaded,
     SessionClosed,
     SessionOpened,
+    SessionUpdate,
+    Swept,
     ToolsChanged,
 )
 from sidecar.model import JsonObject
@@ -33,6 +39,8 @@ MOST_READERS = 64
 MOST_QUEUED = 1000
 KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment is sent, so that nothing between takes it for dead."""
+GAP = 1.0
+"""Seconds between two events about the works of coding agents, which say something all the time."""
 
 
 class Reader:
@@ -74,6 +82,7 @@ class Events:
         self._bus = bus
         self._readers: set[Reader] = set()
         self._stops: list[Callable[[], None]] = []
+        self._worked = float("-inf")
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """One reader, until it leaves."""
@@ -107,6 +116,10 @@ class Events:
                 listen(LegChanged, self._leg),
                 listen(SessionOpened, self._opened),
                 listen(SessionClosed, self._closed),
+                listen(LabelsChanged, self._labels),
+                listen(PolicyLoaded, self._policy),
+                listen(SessionUpdate, self._work),
+                listen(Swept, self._swept),
             ]
         self._readers.add(reader)
 
@@ -148,6 +161,22 @@ class Events:
 
     def _closed(self, event: SessionClosed) -> None:
         self._tell("session.closed", {"principal": event.principal})
+
+    def _labels(self, event: LabelsChanged) -> None:
+        self._tell("labels.changed", {"principal": event.principal, "labels": list(event.labels)})
+
+    def _policy(self, event: PolicyLoaded) -> None:
+        name = "policy.faulty" if event.faulty else "policy.loaded"
+        self._tell(name, present(revision=event.revision or None))
+
+    def _work(self, event: SessionUpdate) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._worked >= GAP:
+            self._worked = now
+            self._tell("work.changed", {"harness": event.harness, "work": event.work})
+
+    def _swept(self, event: Swept) -> None:
+        self._tell("work.swept", {"removed": len(event.removed), "kept": len(event.kept)})
 
 
 def routes(bus: Bus) -> list[Route]:

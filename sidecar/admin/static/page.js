@@ -180,6 +180,8 @@ const NOUNS = {
   server: ["servers", "tools"],
   tools: ["servers", "tools"],
   session: ["sessions"],
+  labels: ["sessions"],
+  policy: ["policy", "tools"],
   work: ["works"],
 };
 const EVERYTHING = ["calls", "servers", "tools", "sessions", "policy", "works"];

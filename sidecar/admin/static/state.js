@@ -7,11 +7,14 @@ import { empty, renew } from "./list.js";
 import { block, count, h, many, prose, seen, time } from "./text.js";
 
 const PAGE = 200;
-/** Milliseconds between two looks at what no event tells of, while it is in view. */
-const AGAIN = 4000;
+/** Milliseconds between two looks at what no event tells of (what expires, what idles), in view. */
+const AGAIN = 30_000;
 
-/** A section that is fetched as a whole, and drawn into parts that stay. */
-function section({ name, title, short, nouns, counts = false, optional = false, again = false, fetch, build, draw }) {
+/**
+ * A section that is fetched as a whole, and drawn into parts that stay. It looks again when one of
+ * its `nouns` changes; while it is in view, also for those of `also`, and now and then (`again`).
+ */
+function section({ name, title, short, nouns, also = [], counts = false, optional = false, again = false, fetch, build, draw }) {
   let page = null;
   let parts = null;
   let timer = 0;
@@ -51,7 +54,8 @@ function section({ name, title, short, nouns, counts = false, optional = false, 
     },
     changed(given, changed, here) {
       page = given;
-      if ((here || counts) && nouns.some((noun) => changed.has(noun))) refresh();
+      const mine = here ? [...nouns, ...also] : counts ? nouns : [];
+      if (mine.some((noun) => changed.has(noun))) refresh();
     },
   };
 }
@@ -272,7 +276,6 @@ function sessionRow(each) {
 
 export const policy = section({
   name: "policy",
-  again: true,
   title: "Policy",
   nouns: ["policy"],
   fetch: () => api.get("/v1/policy"),
@@ -308,39 +311,51 @@ export const policy = section({
 
 // ----------------------------------------------------------------------------------------- works
 
+const DOING = {
+  none: ["no agent", ""],
+  idle: ["idle", ""],
+  working: ["works", "good"],
+  waiting: ["waits for a person", "warn"],
+};
+
 export const works = section({
   name: "works",
+  again: true,
   title: "Works",
   nouns: ["works"],
+  // An agent that asks waits for a person, until somebody answers.
+  also: ["calls"],
   counts: true,
   optional: true,
   async fetch(page) {
-    let found = [];
-    try {
-      found = (await api.get("/v1/works")).works;
-    } catch (failed) {
-      // Where there are no coding agents there may be no such thing.
-      if (failed.status !== 404) throw failed;
-    }
+    const found = (await api.get("/v1/works")).works;
     page.badge("works", found.length);
     return found;
   },
   build: rowsOf,
   draw(page, parts, got) {
     if (!got.length) return parts.body.replaceChildren(h("li", {}, empty("No coding agent has a work.")));
-    return renew(
-      parts.body,
-      got,
-      (work) => [work.harness, work.checkout, work.principal, work.name ?? work.work].join("/"),
-      (work) =>
-        h(
-          "li",
-          {},
-          h("h2", {}, seen(work.name ?? work.work), " ", work.state ? chip(work.state) : ""),
-          h("p", { class: "muted" }, [work.harness, work.checkout, work.principal].filter(Boolean).map((each, i) => [i ? " · " : "", seen(each)])),
-          work.branch ? h("p", {}, h("code", {}, seen(work.branch))) : "",
-          work.kept ?? work.why ? h("p", { class: "muted" }, seen(work.kept ?? work.why)) : "",
-        ),
-    );
+    return renew(parts.body, got, (each) => [each.harness, each.checkout, each.principal, each.work].join("/"), workRow);
   },
 });
+
+function workRow(each) {
+  const [doing, kind] = DOING[each.state] ?? [seen(each.state), ""];
+  return h(
+    "li",
+    {},
+    h("h2", {}, seen(each.work), " ", chip(doing, kind)),
+    h(
+      "p",
+      { class: "muted" },
+      seen(each.harness),
+      " in ",
+      seen(each.checkout),
+      " · asked by ",
+      seen(each.principal),
+      each.created === undefined ? "" : [" · begun ", time(new Date(each.created * 1000).toISOString())],
+    ),
+    h("p", {}, "Branch ", h("code", {}, seen(each.branch)), each.base_ref ? [", to land on ", h("code", {}, seen(each.base_ref))] : ""),
+    h("p", { class: "muted" }, h("code", {}, seen(each.path))),
+  );
+}
