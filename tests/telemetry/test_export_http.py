@@ -23,7 +23,7 @@ from sidecar.model import NO_TRACE
 from sidecar.telemetry.environ import SettingError
 from sidecar.telemetry.otlp import batches
 from sidecar.telemetry.traces import Tracing
-from tests.telemetry.receiver import Receiver, receiving
+from tests.telemetry.spans import Receiver, receiving
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "20"}

@@ -19,7 +19,7 @@ from sidecar.telemetry.otlp import proto
 from sidecar.telemetry.otlp.trace import SpanEncoder
 from sidecar.telemetry.sdk import Readable
 from sidecar.telemetry.span import Happened, KeptSpan, SpanLimits
-from tests.telemetry.receiver import spans_of
+from tests.telemetry.spans import spans_of
 
 RESOURCE: dict[str, Value] = {"service.name": "x", "many": ["a", "b"], "n": 3}
 
