@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-agents check lint bench differential outage peers clean
+.PHONY: demo test test-agents test-otel check lint bench differential outage peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/sidecar demo $(ARGS)
@@ -18,6 +18,11 @@ test: $(VENV)/.installed-test peers
 test-agents: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py --agents
 	SIDECAR_AGENTS=1 $(BIN)/pytest tests/harness/agent -m real --timeout 600
+
+# Backends that read what a sidecar tells, in full: tens of megabytes from Debian.
+test-otel: $(VENV)/.installed-test
+	@$(BIN)/python tests/peers/prometheus.py
+	$(BIN)/pytest tests/telemetry/test_prometheus_real.py --timeout 600
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
