@@ -24,7 +24,14 @@ from sidecar.admin.client import AdminClient
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each room's tests run their page's own commands and blocks.
-ELSEWHERE = {"agents.md", "policy.md", "egress.md", "servers.md", "approvals.md", "telemetry-queries.md"}
+ELSEWHERE = {
+    "agents.md",
+    "policy.md",
+    "egress.md",
+    "servers.md",
+    "approvals.md",
+    "telemetry-queries.md",
+}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
