@@ -27,12 +27,12 @@ from sidecar.harness.agent import (
 from sidecar.harness.profiles import Profile, guard
 from sidecar.harness.session_asks import option
 
-State = Literal["ok", "warning", "failed"]
+State = Literal["ok", "warning", "failed", "note"]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """One thing that was looked at; ``text`` is for a person."""
+    """One thing that was looked at, or (``note``) is known; ``text`` is for a person."""
 
     name: str
     state: State
@@ -91,6 +91,7 @@ async def check(
             steps.append(_mode(spec.profile, opened.mode))
             command = spec.profile.canary.format(file=ear.file)
             steps += await _tried(agent, ear, spec, prompt(command), timeout)
+            steps += [CheckStep("unasked", "note", text) for text in spec.profile.notes]
     finally:
         await agent.stop()
     return CheckResult(spec.harness, tuple(steps))

@@ -29,6 +29,7 @@ PROFILE = replace(
     title="A scripted agent",
     asking=Asking(mode="default", modes=frozenset({"default", "plan"})),
     drain=0.05,
+    notes=(),
 )
 """One that asks in mode ``default``, as the real ones do."""
 

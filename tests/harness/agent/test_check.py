@@ -117,6 +117,7 @@ async def test_what_is_doubtful_is_told(tmp_path: Path) -> None:
         ("asks", "ok"),
         ("denied", "warning"),
         ("denied", "ok"),
+        ("unasked", "note"),
     ]
     assert result.ok
     assert result.steps[0].text.startswith(str(home / "rules"))

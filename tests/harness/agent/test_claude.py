@@ -150,4 +150,5 @@ async def test_the_canary(tmp_path: Path, model: fakemodel.FakeModel) -> None:
         ("asking mode", "ok"),
         ("asks", "ok"),
         ("denied", "ok"),
+        ("unasked", "note"),
     ]
