@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 log = logging.getLogger("sidecar.upstream")
 
 LEAST = 64
-SHARE = 4
+SHARE = 2
 """One file of so many may be that of an attempt; the others are for what works."""
 
 

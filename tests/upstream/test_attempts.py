@@ -43,7 +43,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Attempts:
 
 def test_most_is_a_share_of_the_files() -> None:
     assert Attempts(100).most == attempts.LEAST
-    assert Attempts(1024).most == 256
+    assert Attempts(1024).most == 512
 
 
 async def test_those_that_hang_are_tried_a_few_at_a_time(
