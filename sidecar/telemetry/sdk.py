@@ -5,14 +5,10 @@ Imported only where something of the SDK's is configured.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
@@ -31,7 +27,7 @@ from opentelemetry.trace.span import TraceState
 
 import sidecar
 from sidecar.model import TraceContext
-from sidecar.telemetry.environ import SettingError
+from sidecar.telemetry.apart import CONSOLE, Apart, load, made
 from sidecar.telemetry.otlp.http import Sent
 from sidecar.telemetry.otlp.proto import Value
 from sidecar.telemetry.otlp.trace import ERROR_TYPE
@@ -42,10 +38,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.export import SpanExporter
 
-log = logging.getLogger("sidecar.telemetry")
-
-GROUP: Final = "opentelemetry_traces_exporter"
-GRPC: Final = "otlp_proto_grpc"
 CLOSE_WAIT: Final = 1.0
 """Seconds that an exporter has to end."""
 _KINDS: Final = {
@@ -114,14 +106,13 @@ class Readable:
 
 
 class SdkExporter:
-    """An exporter of the SDK's, in threads that nothing waits for: it may take its time, and must
-    not keep the process from ending."""
+    """An exporter of the SDK's, in threads that nothing waits for."""
 
     def __init__(self, name: str, exporter: SpanExporter, readable: Readable) -> None:
         self.name = name
         self._exporter = exporter
         self._readable = readable
-        self._busy = False
+        self._apart = Apart(name)
 
     def begin(self) -> SdkBatch:
         """An empty batch."""
@@ -129,54 +120,21 @@ class SdkExporter:
 
     async def export(self, spans: list[KeptSpan], timeout: float) -> Sent:
         """Never raises. When it takes longer than so many seconds, it goes on without us."""
-        return await self._apart(partial(self._export, spans), timeout)
+        return await self._apart.run(partial(self._export, spans), timeout)
 
     async def close(self) -> None:
         """End the exporter; one that hangs is left."""
-        await self._apart(self._shutdown, CLOSE_WAIT)
+        await self._apart.run(self._shutdown, CLOSE_WAIT)
 
-    async def _apart(self, work: Callable[[], Sent], timeout: float) -> Sent:
-        if self._busy:
-            return Sent("it is still busy with what it was given before", again=True)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Sent] = loop.create_future()
-
-        def tell(sent: Sent) -> None:
-            self._busy = False
-            if not done.done():
-                done.set_result(sent)
-
-        def run() -> None:
-            sent = work()
-            with contextlib.suppress(RuntimeError):
-                # The loop may have ended meanwhile.
-                loop.call_soon_threadsafe(tell, sent)
-
-        self._busy = True
-        Thread(target=run, name=f"exporter {self.name}", daemon=True).start()
-        try:
-            return await asyncio.wait_for(done, max(timeout, 0.001))
-        except TimeoutError:
-            return Sent("it does not answer in time")
-
-    def _export(self, spans: list[KeptSpan]) -> Sent:
+    def _export(self, spans: list[KeptSpan]) -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        try:
-            result = self._exporter.export([self._readable.of(each) for each in spans])
-        except Exception as error:
-            # Somebody else's code: whatever it raises, the next batch is tried anew.
-            log.exception("the exporter %s failed", self.name)
-            return Sent(f"the exporter failed ({type(error).__name__})")
-        return Sent() if result is SpanExportResult.SUCCESS else Sent("the exporter gave up")
+        result = self._exporter.export([self._readable.of(each) for each in spans])
+        return result is SpanExportResult.SUCCESS
 
-    def _shutdown(self) -> Sent:
-        try:
-            self._exporter.shutdown()
-        except Exception:
-            # As above.
-            log.exception("the exporter %s failed to end", self.name)
-        return Sent()
+    def _shutdown(self) -> bool:
+        self._exporter.shutdown()
+        return True
 
 
 class SdkBatch:
@@ -202,21 +160,10 @@ def exporter(name: str, readable: Readable) -> SdkExporter:
     Raises:
         SettingError: there is none, or it cannot be made.
     """
-    from importlib.metadata import entry_points
-
-    if name == "console":
+    if name == CONSOLE:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         # Standard output belongs to the protocol, or to the one line of `sidecar run`.
         return SdkExporter(name, ConsoleSpanExporter(out=sys.stderr), readable)
-    variable = "OTEL_TRACES_EXPORTER"
-    found = next(iter(entry_points(group=GROUP, name=name)), None)
-    if found is None:
-        hint = "; install mcp-sidecar[grpc]" if name == GRPC else ""
-        raise SettingError(variable, f"no exporter {name!r} is installed ({GROUP}){hint}")
-    try:
-        made: SpanExporter = found.load()()
-    except Exception as error:
-        # Somebody else's code, as above; the text may hold what the environment does.
-        raise SettingError(variable, f"{name!r} cannot be used: {type(error).__name__}") from error
-    return SdkExporter(name, made, readable)
+    found = cast("SpanExporter", made("traces", name, load("traces", name)))
+    return SdkExporter(name, found, readable)
