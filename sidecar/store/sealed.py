@@ -74,7 +74,7 @@ class Seal:
         if cipher is None:
             raise StoreError(
                 f"{key}: it was sealed with a key that store_key does not have; put the former "
-                "key after the current one"
+                "key after the current one, or use the one that the other sidecars have"
             )
         try:
             return cipher.decrypt(nonce, sealed[start + _ID + _NONCE :], head + key.encode())
@@ -103,9 +103,10 @@ class SealedStore:
     neither written nor read. What is under ``also`` is sealed where there is a seal, and read
     as it is where it was written without one. Everything else passes as it is.
 
-    Of a node with another key, or with a key where this one has none, what is under ``also``
-    cannot be read: ``get`` and ``list`` raise, and a watch tells of it in the log and goes on, so
-    that one such node does not keep what all the others write from this one."""
+    What a node with another key wrote under ``also``, or one with a key where this one has none,
+    cannot be read: ``get`` raises, a list and a watch tell of it in the log and leave it out. One
+    such node, or one record that outlived its key, keeps nobody from starting, nor what all the
+    others write from this one."""
 
     def __init__(
         self,
@@ -146,6 +147,16 @@ class SealedStore:
                 )
         return replace(record, value=self._sealer(key).open(key, value))
 
+    def _shown(self, record: Record) -> Record | None:
+        """``None``, after telling why, for what cannot be opened and is no secret."""
+        try:
+            return self._opened(record)
+        except StoreError as error:
+            if record.key.startswith(self._always):
+                raise
+            log.error("%s", error)
+            return None
+
     async def open(self) -> None:
         """See the port."""
         await self._store.open()
@@ -172,9 +183,10 @@ class SealedStore:
         return await self._store.delete(key, expected=expected)
 
     async def list(self, prefix: str) -> list[Record]:
-        """See the port. Raises StoreError when one of them cannot be opened: a secret that is
-        left out would look like one that was never there."""
-        return [self._opened(record) for record in await self._store.list(prefix)]
+        """See the port. Raises StoreError when a secret cannot be opened: left out, it would look
+        like one that was never there."""
+        records = map(self._shown, await self._store.list(prefix))
+        return [record for record in records if record is not None]
 
     def watch(self, prefix: str) -> AsyncIterator[Change]:
         """See the port."""
@@ -203,12 +215,9 @@ class _Opened:
             change = await anext(self._watch)
             if change.record is None:
                 return change
-            try:
-                return Change(change.key, self._store._opened(change.record))
-            except StoreError as error:
-                if change.key.startswith(self._store._always):
-                    raise
-                log.error("%s", error)
+            record = self._store._shown(change.record)
+            if record is not None:
+                return Change(change.key, record)
 
     async def aclose(self) -> None:
         """Stop, as the watch inside does."""
