@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.export import SpanExporter
 
-__all__ = ["GROUP", "GRPC", "Readable", "SdkBatch", "SdkExporter", "context_of", "exporter", "span_context"]
+__all__ = [
+    "GROUP",
+    "GRPC",
+    "Readable",
+    "SdkBatch",
+    "SdkExporter",
+    "context_of",
+    "exporter",
+    "span_context",
+]
 GROUP: Final = "opentelemetry_traces_exporter"
 CLOSE_WAIT: Final = 1.0
 """Seconds that an exporter has to end."""
