@@ -289,4 +289,7 @@ def _token(text: str) -> str:
 
 
 def _server(name: str) -> str:
+    if not name:
+        # Another path, whose answer would be about that.
+        raise Refused("name", "a server has a name; this one is empty")
     return f"/v1/servers/{quote(name, safe='')}"

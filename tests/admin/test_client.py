@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from sidecar.admin import AdminClient, AdminError, NotFound
+from sidecar.admin import AdminClient, AdminError, NotFound, Refused
 from sidecar.cli import main
 
 TOKEN = "s3cret-of-the-operator"
@@ -90,3 +90,11 @@ async def test_another_listener_is_told_as_one(port: int) -> None:
     with pytest.raises(AdminError, match="HTTP 404: is it the admin listener") as caught:
         await asyncio.to_thread(admin.remove, "search")
     assert not isinstance(caught.value, NotFound), "nobody said that there is none"
+
+
+def test_no_name_is_not_another_path() -> None:
+    admin = AdminClient("http://127.0.0.1:1")
+    for ask in (lambda: admin.add("", url="http://a"), lambda: admin.remove("")):
+        with pytest.raises(Refused) as caught:
+            ask()
+        assert caught.value.reason == "name"
