@@ -33,24 +33,44 @@ class Owner:
 
 def tree(top: Path, owner: Owner) -> None:
     """Give away a directory where nobody else is, and all that is in it. Raises OSError."""
-    _tree(top, owner, links=True)
-
-
-def _tree(top: Path, owner: Owner, *, links: bool) -> None:
     fd = os.open(top, _DIRECTORY)
     try:
-        _give(fd, owner)
-        for _, directories, files, here in os.fwalk(".", dir_fd=fd):
-            for name in (*directories, *files):
-                _give_entry(name, here, owner, links=links)
+        _tree(fd, owner, links=True)
     finally:
         os.close(fd)
 
 
-def everything(top: Path, owner: Owner) -> None:
-    """Give away what is ours of a directory that others write."""
+def _tree(fd: int, owner: Owner, *, links: bool) -> None:
+    _give(fd, owner)
+    for _, directories, files, here in os.fwalk(".", dir_fd=fd):
+        for name in (*directories, *files):
+            try:
+                _give_entry(name, here, owner, links=links)
+            except OSError:
+                if links:
+                    raise  # nobody else is there: it is no race
+
+
+def everything(top: Path, owner: Owner, *below: str) -> None:
+    """Give away what is ours of a directory that others write; ``below`` leads to it from
+    ``top``."""
     with contextlib.suppress(OSError):
-        _tree(top, owner, links=False)
+        fd = _opened(top, below)
+        try:
+            _tree(fd, owner, links=False)
+        finally:
+            os.close(fd)
+
+
+def _opened(top: Path, below: Sequence[str]) -> int:
+    fd = os.open(top, _DIRECTORY)
+    for part in below:
+        try:
+            inner = os.open(part, _DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
 
 
 def chain(top: Path, parts: Sequence[str], owner: Owner) -> None:

@@ -94,7 +94,8 @@ class Worktree:
             pointer.write_bytes(b"gitdir: " + os.fsencode(self.admin) + b"\n")
             write_durably(self.admin / "index", self._index.read_bytes(), 0o666 & ~_umask())
             if self.repository.owner is not None:
-                handover.everything(self.admin, self.repository.owner)
+                common = self.repository.common
+                handover.everything(common, self.repository.owner, "worktrees", self.admin.name)
             self._place(self._staging)
         except BaseException:
             self.unmake()
