@@ -21,7 +21,6 @@ class Names:
     SWEEP: Final = "sidecar.sweep"
     SESSION_UPDATE: Final = "sidecar.session_update"
     EGRESS: Final = "sidecar.egress"
-    PERMISSION: Final = "sidecar.permission"
     COMMIT: Final = "sidecar.commit"
 
 
@@ -29,9 +28,7 @@ class Mcp:
     """Attributes of the conventions for MCP, and of those they refer to."""
 
     METHOD: Final = "mcp.method.name"
-    PROTOCOL: Final = "mcp.protocol.version"
     SESSION: Final = "mcp.session.id"
-    RESOURCE_URI: Final = "mcp.resource.uri"
     REQUEST_ID: Final = "jsonrpc.request.id"
     STATUS_CODE: Final = "rpc.response.status_code"
     ERROR_TYPE: Final = "error.type"
@@ -49,13 +46,21 @@ class GenAi:
     PROMPT: Final = "gen_ai.prompt.name"
     ARGUMENTS: Final = "gen_ai.tool.call.arguments"
     RESULT: Final = "gen_ai.tool.call.result"
+    TOOL_CALL: Final = "gen_ai.tool.call.id"
+    TOOL_TYPE: Final = "gen_ai.tool.type"
     AGENT: Final = "gen_ai.agent.name"
-    AGENT_ID: Final = "gen_ai.agent.id"
     CONVERSATION: Final = "gen_ai.conversation.id"
     EXECUTE_TOOL: Final = "execute_tool"
     """A value of ``gen_ai.operation.name``."""
     INVOKE_AGENT: Final = "invoke_agent"
     """A value of ``gen_ai.operation.name``."""
+
+
+class Vcs:
+    """Attributes of the conventions for version control."""
+
+    BRANCH: Final = "vcs.ref.head.name"
+    COMMIT: Final = "vcs.ref.head.revision"
 
 
 class Key:
@@ -108,7 +113,10 @@ class Key:
     WORK: Final = "sidecar.work"
     UPDATE: Final = "sidecar.update"
     SPAN: Final = "sidecar.span"
-    COMMIT: Final = "sidecar.commit"
+    STOP: Final = "sidecar.stop_reason"
+    CONTINUED: Final = "sidecar.continued"
+    PERMISSION_KIND: Final = "sidecar.permission.kind"
+    PERMISSION_ANSWER: Final = "sidecar.permission.answer"
 
     SWEPT: Final = "sidecar.sweep.removed"
     SWEPT_PATHS: Final = "sidecar.sweep.removed_paths"

@@ -8,26 +8,9 @@ from sidecar.harness.updates import FINISHED, ToolCall
 from sidecar.harness.worktree import WorkState
 from sidecar.model import TraceContext
 from sidecar.ports.tracer import Span, Tracer
+from sidecar.semconv import GenAi, Key, Names, Vcs
 
 __all__ = ["RunSpans", "begin"]
-
-OPERATION: Final = "gen_ai.operation.name"
-AGENT: Final = "gen_ai.agent.name"
-CONVERSATION: Final = "gen_ai.conversation.id"
-TOOL: Final = "gen_ai.tool.name"
-TOOL_CALL: Final = "gen_ai.tool.call.id"
-TOOL_TYPE: Final = "gen_ai.tool.type"
-HARNESS: Final = "sidecar.harness"
-WORK: Final = "sidecar.work"
-CHECKOUT: Final = "sidecar.checkout"
-CALL: Final = "sidecar.call"
-KIND: Final = "sidecar.permission.kind"
-ANSWER: Final = "sidecar.permission.answer"
-RULE: Final = "sidecar.rule"
-STOP: Final = "sidecar.stop_reason"
-CONTINUED: Final = "sidecar.continued"
-BRANCH: Final = "vcs.ref.head.name"
-REVISION: Final = "vcs.ref.head.revision"
 
 _MOST: Final = 500
 """Tool calls of which spans are open at once."""
@@ -39,12 +22,12 @@ def begin(
     """The span of a run. It outlives the request that began it."""
     span = tracer.start(f"invoke_agent {harness}", "internal", parent)
     if span.sampled:
-        span.set(OPERATION, "invoke_agent")
-        span.set(AGENT, harness)
-        span.set(HARNESS, harness)
-        span.set(CHECKOUT, checkout)
-        span.set(WORK, work)
-        span.set(CALL, call)
+        span.set(GenAi.OPERATION, GenAi.INVOKE_AGENT)
+        span.set(GenAi.AGENT, harness)
+        span.set(Key.HARNESS, harness)
+        span.set(Key.CHECKOUT, checkout)
+        span.set(Key.WORK, work)
+        span.set(Key.CALL, call)
     return span
 
 
@@ -68,10 +51,10 @@ class RunSpans:
             name = call.kind or "other"
             span = self._tracer.start(f"execute_tool {name}", "internal", self._run.context)
             if span.sampled:
-                span.set(OPERATION, "execute_tool")
-                span.set(TOOL, call.name or name)
-                span.set(TOOL_TYPE, "extension")
-                span.set(TOOL_CALL, call.id)
+                span.set(GenAi.OPERATION, GenAi.EXECUTE_TOOL)
+                span.set(GenAi.TOOL, call.name or name)
+                span.set(GenAi.TOOL_TYPE, "extension")
+                span.set(GenAi.TOOL_CALL, call.id)
             self._tools[call.id] = span
         if call.status in FINISHED:
             del self._tools[call.id]
@@ -81,16 +64,16 @@ class RunSpans:
         """The agent asks; whoever decides ends it by ``answered``."""
         span = self._tracer.start("session/request_permission", "internal", self._run.context)
         if span.sampled:
-            span.set(KIND, kind)
-            span.set(CALL, call)
+            span.set(Key.PERMISSION_KIND, kind)
+            span.set(Key.CALL, call)
         return span
 
     @staticmethod
     def answered(span: Span, answer: str, rule: str) -> None:
         if span.sampled:
-            span.set(ANSWER, answer)
+            span.set(Key.PERMISSION_ANSWER, answer)
             if rule:
-                span.set(RULE, rule)
+                span.set(Key.RULE, rule)
         span.end()
 
     def end(
@@ -103,15 +86,15 @@ class RunSpans:
         run = self._run
         if run.sampled:
             for commit in state.commits if state is not None else ():
-                made = self._tracer.start("sidecar.commit", "internal", run.context)
-                made.set(REVISION, commit.sha)
+                made = self._tracer.start(Names.COMMIT, "internal", run.context)
+                made.set(Vcs.COMMIT, commit.sha)
                 made.end()
-            run.set(STOP, stop_reason)
+            run.set(Key.STOP, stop_reason)
             if session:
-                run.set(CONVERSATION, session)
+                run.set(GenAi.CONVERSATION, session)
             if continued is not None:
-                run.set(CONTINUED, continued)
+                run.set(Key.CONTINUED, continued)
             if state is not None:
-                run.set(BRANCH, state.branch)
-                run.set(REVISION, state.head)
+                run.set(Vcs.BRANCH, state.branch)
+                run.set(Vcs.COMMIT, state.head)
         run.end(None if stop_reason == "end_turn" else stop_reason)

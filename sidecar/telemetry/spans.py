@@ -24,6 +24,8 @@ from sidecar.semconv import Key, Names
 
 MOST_NAMED: Final = 50
 """Tools or paths that one span names; its counts count them all."""
+PIECE: Final = "_chunk"
+"""What the kind of an update ends with that is a piece of a text."""
 _BROKEN: Final = frozenset((State.BACKOFF, State.FAILED))
 
 
@@ -32,6 +34,7 @@ class EventSpans:
 
     def __init__(self, bus: Bus, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._last = ("", "")
         self._stops: list[Callable[[], None]] = [
             bus.listen(ToolsChanged, self._tools),
             bus.listen(LegChanged, self._leg),
@@ -84,6 +87,11 @@ class EventSpans:
         )
 
     def _update(self, event: SessionUpdate) -> None:
+        # A text comes in as many pieces as its model likes: they are one update.
+        piece = (event.trace.traceparent, event.update)
+        if event.update.endswith(PIECE) and self._last == piece:
+            return
+        self._last = piece
         self._tell(
             Names.SESSION_UPDATE,
             event,

@@ -104,6 +104,28 @@ def test_session_updates_are_part_of_their_run() -> None:
     }
 
 
+def test_the_pieces_of_one_text_are_one_update() -> None:
+    def update(kind: str, work: str = "w", trace: TraceContext = RUN) -> SessionUpdate:
+        return SessionUpdate(
+            trace=trace, name="me", agent_id="a", harness="h", work=work, update=kind
+        )
+
+    piece, tool = "agent_message_chunk", "tool_call_update"
+    found = told(
+        *[update(piece)] * 3,
+        *[update(tool)] * 2,
+        update(piece),
+        update(piece, trace=TraceContext(f"00-{'c' * 32}-{'d' * 16}-01")),
+    )
+    assert [span.attributes["sidecar.update"] for span in found] == [
+        piece,
+        tool,
+        tool,
+        piece,
+        piece,
+    ]
+
+
 @pytest.mark.parametrize(("decision", "error"), [("allow", None), ("deny", "egress/private")])
 def test_dials(decision: str, error: str | None) -> None:
     (dial,) = told(
