@@ -180,6 +180,9 @@ class HttpClient:
                 method, url, data=payload(body), headers=headers, allow_redirects=False
             )
         except (*FAULTS, ValueError) as error:
+            if self._session is None:
+                # Cut by us, which is nothing to hold against the server.
+                raise self.failed("is removed or starts anew here, in mid-call", "maybe") from None
             raise faults.of(self.server, self.url, error) from None
 
     async def exchange(

@@ -317,6 +317,26 @@ async def test_a_connection_cut_in_mid_call_is_one_failed_call(make, fake, era) 
     assert server.status.state is State.READY
 
 
+async def test_a_call_that_is_cut_by_us_does_not_blame_the_server(make, fake, era) -> None:
+    up = await fake(eras=(era,), stateful=False)
+    server = make(up.url)
+    await server.settled()
+    there = asyncio.Event()
+
+    async def held(seen: Seen, stream: Stream) -> Any:
+        there.set()
+        await asyncio.sleep(30)
+
+    up.on["tools/call echo"] = held
+    running = asyncio.create_task(call(server, who=caller(era=Era(era))))
+    async with asyncio.timeout(10):
+        await there.wait()
+    await server.close()
+    with pytest.raises(Unavailable, match="is removed or starts anew here") as caught:
+        await running
+    assert caught.value.ran == "maybe"
+
+
 @pytest.mark.parametrize("form", ["json", "chunked", "gzip", "sse"])
 async def test_over_a_cap_only_that_call_suffers(make, fake, era, form) -> None:
     up = await fake(eras=(era,), stateful=False)
