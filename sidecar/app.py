@@ -183,7 +183,8 @@ class App:
         if trail is not None:
             self._measures.queue("audit", lambda: trail.waiting, lambda: trail.failed)
         if self._logs.export is not None:
-            self._measures.batches("logs", self._logs.export.batches)
+            for exporting in self._logs.export.batches:
+                self._measures.batches("logs", exporting)
         for batches in self._tracing.batches:
             self._measures.queue("spans", batches.__len__, batches.lost)
 
