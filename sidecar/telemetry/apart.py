@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from threading import Thread
 from typing import Final
 
 from sidecar.telemetry.environ import SettingError
+from sidecar.telemetry.otlp import settings
 from sidecar.telemetry.otlp.http import Sent
 from sidecar.telemetry.otlp.settings import Signal
 
@@ -18,6 +19,19 @@ log = logging.getLogger("sidecar.telemetry")
 
 CONSOLE: Final = "console"
 GRPC: Final = "otlp_proto_grpc"
+_HTTP: Final = "otlp_proto_http"
+
+
+def foreign(signal: Signal, name: str, environ: Mapping[str, str]) -> str:
+    """The exporter of the SDK's that a name of ``OTEL_*_EXPORTER`` means; empty where it means
+    OTLP over HTTP, which is our own.
+
+    Raises:
+        SettingError: OTLP in a protocol that nobody here speaks.
+    """
+    if name == "otlp":
+        name = GRPC if settings.protocol(signal, environ) == settings.GRPC else _HTTP
+    return "" if name == _HTTP else name
 
 
 def load(signal: Signal, name: str) -> Callable[[], object]:

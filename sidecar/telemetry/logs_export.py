@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Final
 
 import sidecar
@@ -13,15 +15,15 @@ from sidecar.events import CallFinished
 from sidecar.ports.tracer import CURRENT
 from sidecar.semconv import Key, Mcp
 from sidecar.telemetry import resource
+from sidecar.telemetry.apart import foreign
 from sidecar.telemetry.audit_chain import Head, chained
-from sidecar.telemetry.environ import SettingError
 from sidecar.telemetry.logs_access import NAME, clipped
 from sidecar.telemetry.otlp import settings
-from sidecar.telemetry.otlp.batches import Batches, BatchLimits, OtlpBatch
+from sidecar.telemetry.otlp.batches import Batch, Batches, BatchLimits, OtlpBatch
 from sidecar.telemetry.otlp.http import OtlpHttp
 from sidecar.telemetry.otlp.logs import DEBUG, ERROR, FATAL, INFO, WARN, LogEncoder, LogRecord
 from sidecar.telemetry.otlp.proto import Value
-from sidecar.telemetry.traces import OTLP, exporters
+from sidecar.telemetry.otlp.settings import DEFAULT_TIMEOUT
 
 log = logging.getLogger("sidecar.telemetry")
 
@@ -41,40 +43,63 @@ _SEVERITIES: Final = (
 class LogsExport:
     """``start`` inside the loop, ``close`` at the end of it."""
 
-    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        """``name`` is the service's where the environment says no other.
+    def __init__(self, exporters: Sequence[str], name: str, environ: Mapping[str, str]) -> None:
+        """``exporters`` as ``OTEL_LOGS_EXPORTER`` names them; ``name`` is the service's where the
+        environment says no other.
 
         Raises:
             SettingError: the environment asks for what cannot be had.
         """
-        if settings.protocol("logs", environ) != settings.HTTP:
-            raise SettingError(
-                "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL",
-                "logs are sent over http/protobuf; set it so, for them alone if need be",
-            )
-        about = settings.settings("logs", environ)
-        encoder = LogEncoder(resource.attributes(name, environ), sidecar.__version__)
-        http = OtlpHttp(about)
-        self._http = http
-        limits = BatchLimits.of("OTEL_BLRP", environ, about.timeout)
-        self.batches: Final[Batches[LogRecord]] = Batches(
-            "log records", lambda: OtlpBatch(encoder, http), limits, where=about.shown
-        )
-        self._handler = _Handler(self.batches)
+        self.batches: Final[list[Batches[LogRecord]]] = []
+        """One for each exporter, with what waits and what was lost."""
+        self._opening: list[OtlpHttp] = []
+        self._closing = AsyncExitStack()
+        self._about = resource.attributes(name, environ)
+        for each in exporters:
+            self._add(foreign("logs", each, environ), environ)
+        self._handler = _Handler(self.put)
+
+    def _add(self, exporter: str, environ: Mapping[str, str]) -> None:
+        begin: Callable[[], Batch[LogRecord]]
+        if exporter:
+            from sidecar.telemetry.sdk_logs import SdkLogs
+
+            sdk = SdkLogs(exporter, self._about)
+            begin, timeout, where = sdk.begin, 3 * DEFAULT_TIMEOUT, f"the exporter {exporter}"
+            self._closing.push_async_callback(sdk.close)
+        else:
+            about = settings.settings("logs", environ)
+            encoder, http = LogEncoder(self._about, sidecar.__version__), OtlpHttp(about)
+
+            def begin() -> Batch[LogRecord]:
+                return OtlpBatch(encoder, http)
+
+            timeout, where = about.timeout, about.shown
+            self._opening.append(http)
+            self._closing.push_async_callback(http.close)
+        limits = BatchLimits.of("OTEL_BLRP", environ, timeout)
+        self.batches.append(Batches("log records", begin, limits, where=where))
+
+    def put(self, record: LogRecord) -> None:
+        """Never waits; from any thread."""
+        for each in self.batches:
+            each.put(record)
 
     async def start(self, *, lines: bool) -> None:
         """Begin to export; ``lines``: whatever is logged too. Raises SettingError."""
-        await self._http.open()
-        self.batches.start()
-        log.info("log records are exported to %s", self.batches.where)
+        for http in self._opening:
+            await http.open()
+        for batches in self.batches:
+            batches.start()
+            log.info("log records are exported to %s", batches.where)
         if lines:
             logging.getLogger().addHandler(self._handler)
 
     async def close(self) -> None:
         """Export what waits; bounded. Idempotent."""
         logging.getLogger().removeHandler(self._handler)
-        await self.batches.close()
-        await self._http.close()
+        await asyncio.gather(*(batches.close() for batches in self.batches))
+        await self._closing.aclose()
 
     def access(self, event: CallFinished, text: str) -> None:
         """A line of the access log."""
@@ -96,7 +121,7 @@ class LogsExport:
         if event.error:
             said[Mcp.ERROR_TYPE] = event.error
         ids = logs.ids(event.trace)
-        self.batches.put(
+        self.put(
             LogRecord(
                 time.time_ns(),
                 INFO,
@@ -117,8 +142,8 @@ class OtlpTrail:
     What the receiver does not take is lost, and counted: nobody waits for it.
     """
 
-    def __init__(self, batches: Batches[LogRecord]) -> None:
-        self._batches = batches
+    def __init__(self, put: Callable[[LogRecord], None]) -> None:
+        self._put = put
         self.head = Head()
 
     def append(self, records: Sequence[bytes]) -> Head:
@@ -128,7 +153,7 @@ class OtlpTrail:
             now = time.time_ns()
             said: dict[str, Value] = {"sidecar.audit.seq": self.head.seq}
             body = line[:-1].decode()
-            self._batches.put(LogRecord(now, INFO, "INFO", body, said, event=AUDIT))
+            self._put(LogRecord(now, INFO, "INFO", body, said, event=AUDIT))
         return self.head
 
     def sync(self) -> None:
@@ -141,9 +166,9 @@ class OtlpTrail:
 class _Handler(logging.Handler):
     """Whatever is logged, but for what exporting says of itself: that would never end."""
 
-    def __init__(self, batches: Batches[LogRecord]) -> None:
+    def __init__(self, put: Callable[[LogRecord], None]) -> None:
         super().__init__()
-        self._batches = batches
+        self._put = put
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never waits."""
@@ -157,7 +182,7 @@ class _Handler(logging.Handler):
             said["exception.type"] = type(record.exc_info[1]).__name__ if record.exc_info else ""
             said["exception.stacktrace"] = error
         severity = next((n for least, n in _SEVERITIES if record.levelno >= least), DEBUG)
-        self._batches.put(
+        self._put(
             LogRecord(
                 int(record.created * 1e9),
                 severity,
@@ -169,18 +194,3 @@ class _Handler(logging.Handler):
                 trace.traceparent.endswith("01"),
             )
         )
-
-
-def of(name: str, environ: Mapping[str, str]) -> LogsExport | None:
-    """The exporter that the environment asks for, ``None`` where it asks for none.
-
-    Raises:
-        SettingError: it asks for what cannot be had.
-    """
-    wanted = exporters("logs", environ)
-    if not wanted:
-        return None
-    for each in wanted:
-        if each not in (OTLP, "otlp_proto_http"):
-            raise SettingError("OTEL_LOGS_EXPORTER", f"{each!r} is not spoken here; use otlp")
-    return LogsExport(name, environ)

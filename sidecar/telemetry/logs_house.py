@@ -9,7 +9,7 @@ from sidecar import logs
 from sidecar.config import Config
 from sidecar.events import Bus
 from sidecar.telemetry.logs_access import AccessLog
-from sidecar.telemetry.traces import exporters
+from sidecar.telemetry.traces import OTLP, exporters
 
 if TYPE_CHECKING:
     from sidecar.telemetry.audit import Trail
@@ -22,14 +22,13 @@ class Logs:
     def __init__(self, config: Config, bus: Bus, environ: Mapping[str, str]) -> None:
         """Raises SettingError: the environment asks for what cannot be had."""
         self.export: LogsExport | None = None
-        self._lines = bool(exporters("logs", environ))
-        # Imported where telemetry is on: it costs megabytes.
-        if self._lines or config.audit.to == "otlp":
-            from sidecar.telemetry import logs_export
+        wanted = exporters("logs", environ)
+        self._lines = bool(wanted)
+        if wanted or config.audit.to == "otlp":
+            # Imported where telemetry is on: it costs megabytes.
+            from sidecar.telemetry.logs_export import LogsExport
 
-            self.export = logs_export.of(config.name, environ)
-            if self.export is None:
-                self.export = logs_export.LogsExport(config.name, environ)
+            self.export = LogsExport(wanted or (OTLP,), config.name, environ)
         self._access = AccessLog(bus, config.log, sink=self.export if self._lines else None)
 
     @property
@@ -39,7 +38,7 @@ class Logs:
             return None
         from sidecar.telemetry.logs_export import OtlpTrail
 
-        return OtlpTrail(self.export.batches)
+        return OtlpTrail(self.export.put)
 
     async def start(self) -> None:
         """Begin to export. Raises SettingError."""

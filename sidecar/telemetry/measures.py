@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -12,15 +13,14 @@ from sidecar.model import ServerStatus, State
 from sidecar.ports.store import Store
 from sidecar.semconv import Key, Label, Mcp, Metric
 from sidecar.telemetry import metrics_system
-from sidecar.telemetry.environ import SettingError, text
+from sidecar.telemetry.environ import text
 from sidecar.telemetry.metrics import SHORT, Gauged, Registry, by
 from sidecar.telemetry.metrics_events import Meters
 from sidecar.telemetry.metrics_store import MeasuredStore
-from sidecar.telemetry.otlp import settings
 from sidecar.telemetry.otlp.batches import Batches
 from sidecar.telemetry.prometheus import Page
 from sidecar.telemetry.resource import INSTANCE
-from sidecar.telemetry.traces import OTLP, exporters
+from sidecar.telemetry.traces import exporters
 
 if TYPE_CHECKING:
     from sidecar.telemetry.metrics_export import MetricsExport
@@ -50,38 +50,39 @@ class Measures:
             (Label.STORE_OPERATION, Mcp.ERROR_TYPE),
             bounds=SHORT,
         )
-        self._queues: dict[str, Callable[[], int]] = {}
-        self._losses: dict[str, Callable[[], int]] = {}
+        self._queues: dict[str, list[Callable[[], int]]] = {}
+        self._losses: dict[str, list[Callable[[], int]]] = {}
         queue = (Label.QUEUE,)
         self.registry.gauge(
             Metric.QUEUE,
             "{item}",
             "What waits in a queue.",
             queue,
-            ask=lambda: by({name: depth() for name, depth in self._queues.items()}),
+            ask=lambda: _sums(self._queues),
         )
         self.registry.counted(
             Metric.LOST,
             "{item}",
             "What was lost because a queue was full, or nobody took it.",
             queue,
-            ask=lambda: by({name: lost() for name, lost in self._losses.items()}),
+            ask=lambda: _sums(self._losses),
         )
         self._lag = metrics_system.Lag(self.registry)
         metrics_system.observe(self.registry)
         self.page: Final = Page(self.registry, _target(name, environ))
-        self._export = _export(self.registry, name, environ)
+        self._exports = _exports(self.registry, name, environ)
 
     def store(self, store: Store) -> Store:
         """The same, measured."""
         measured = MeasuredStore(store, self._stored)
-        self._queues["store"] = lambda: measured.running
+        self._queues["store"] = [lambda: measured.running]
         return measured
 
     def queue(self, name: str, depth: Callable[[], int], lost: Callable[[], int]) -> None:
-        """A queue: how much waits in it now, and how much was lost so far."""
-        self._queues[name] = depth
-        self._losses[name] = lost
+        """A queue: how much waits in it now, and how much was lost so far. Several of one name
+        are told together."""
+        self._queues.setdefault(name, []).append(depth)
+        self._losses.setdefault(name, []).append(lost)
 
     def batches(self, name: str, batches: Batches[T]) -> None:
         """The queue of an exporter."""
@@ -129,15 +130,18 @@ class Measures:
     async def start(self) -> None:
         """Begin to look at the loop, and to export. Raises SettingError."""
         self._lag.start()
-        if self._export is not None:
-            await self._export.start()
+        for export in self._exports:
+            await export.start()
 
     async def close(self) -> None:
         """Export what is left; bounded. Idempotent."""
         self._meters.close()
         await self._lag.close()
-        if self._export is not None:
-            await self._export.close()
+        await asyncio.gather(*(export.close() for export in self._exports))
+
+
+def _sums(asked: Mapping[str, Iterable[Callable[[], int]]]) -> Gauged:
+    return by({name: sum(each() for each in found) for name, found in asked.items()})
 
 
 def _target(name: str, environ: Mapping[str, str]) -> Mapping[str, object]:
@@ -156,19 +160,18 @@ def _target(name: str, environ: Mapping[str, str]) -> Mapping[str, object]:
     } | {key: value for key, value in said.items() if key != "service.name"}
 
 
-def _export(registry: Registry, name: str, environ: Mapping[str, str]) -> MetricsExport | None:
-    """Raises SettingError."""
+def _exports(
+    registry: Registry, name: str, environ: Mapping[str, str]
+) -> tuple[MetricsExport, ...]:
+    """One for each exporter. Raises SettingError."""
     wanted = [each for each in exporters("metrics", environ) if each != PROMETHEUS]
     if not wanted:
-        return None
-    for each in wanted:
-        if each not in (OTLP, "otlp_proto_http"):
-            raise SettingError("OTEL_METRICS_EXPORTER", f"{each!r} is not spoken here; use otlp")
-    if OTLP in wanted and settings.protocol("metrics", environ) != settings.HTTP:
-        raise SettingError(
-            "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
-            "metrics are sent over http/protobuf; set it so, for them alone if need be",
-        )
-    from sidecar.telemetry.metrics_export import MetricsExport
+        return ()
+    # Imported where telemetry is on: it costs megabytes.
+    from sidecar.telemetry.apart import foreign
+    from sidecar.telemetry.metrics_export import MetricsExport, way
 
-    return MetricsExport(registry, name, environ)
+    return tuple(
+        MetricsExport(registry, way(foreign("metrics", each, environ), name, environ), environ)
+        for each in wanted
+    )

@@ -1,4 +1,4 @@
-"""Metrics to a receiver of OTLP, every minute or as ``OTEL_METRIC_EXPORT_INTERVAL`` says."""
+"""Metrics on their way, every minute or as ``OTEL_METRIC_EXPORT_INTERVAL`` says."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import sidecar
-from sidecar.telemetry import resource
 from sidecar.telemetry.environ import SettingError, milliseconds, text
 from sidecar.telemetry.metrics import Registry
-from sidecar.telemetry.otlp import settings
-from sidecar.telemetry.otlp.http import OtlpHttp, Sent
-from sidecar.telemetry.otlp.metrics import MetricEncoder, Preference, Told
+from sidecar.telemetry.metrics_read import Preference, Reader, Reading, Told
+from sidecar.telemetry.metrics_ways import OtlpWay, Ready, SdkWay, Way
+from sidecar.telemetry.otlp.http import Sent
 
 log = logging.getLogger("sidecar.telemetry")
 
@@ -60,23 +58,14 @@ def preference(environ: Mapping[str, str]) -> Preference:
 class MetricsExport:
     """``start`` inside the loop, ``close`` at the end of it."""
 
-    def __init__(self, registry: Registry, name: str, environ: Mapping[str, str]) -> None:
-        """``name`` is the service's where the environment says no other.
-
-        Raises:
-            SettingError: the environment asks for what cannot be had.
-        """
-        about = settings.settings("metrics", environ)
+    def __init__(self, registry: Registry, way: Way, environ: Mapping[str, str]) -> None:
+        """Raises SettingError: the environment asks for what cannot be had."""
         if text(_HISTOGRAM, environ) not in ("", "explicit_bucket_histogram"):
             log.warning("%s: histograms have explicit buckets here, and no others", _HISTOGRAM)
-        self._registry = registry
         self._interval = Interval.of(environ)
-        self._timeout = min(about.timeout, self._interval.timeout)
-        self._http = OtlpHttp(about)
-        self._encoder = MetricEncoder(
-            resource.attributes(name, environ), sidecar.__version__, preference(environ)
-        )
-        self._where = about.shown
+        self._timeout = min(way.timeout, self._interval.timeout)
+        self._way = way
+        self._reader = Reader(registry, preference(environ))
         self._task: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
         self._failing = False
@@ -85,9 +74,9 @@ class MetricsExport:
 
     async def start(self) -> None:
         """Begin to export. Raises SettingError: a certificate cannot be used."""
-        await self._http.open()
+        await self._way.open()
         self._task = asyncio.create_task(self._run(), name="exporter of metrics")
-        log.info("metrics are exported to %s", self._where)
+        log.info("metrics are exported to %s", self._way.where)
 
     async def close(self) -> None:
         """Export once more; bounded. Idempotent."""
@@ -99,7 +88,7 @@ class MetricsExport:
         if late:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._http.close()
+        await self._way.close()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -117,22 +106,22 @@ class MetricsExport:
 
     async def _export(self) -> None:
         told = Told(time.time_ns())
-        records: list[bytes] = []
-        for record in self._encoder.metrics(self._registry, told):
-            if record is None:
+        readings: list[Reading] = []
+        for reading in self._reader.read(told):
+            if reading is None:
                 await asyncio.sleep(0)
             else:
-                records.append(record)
-        sent = await self._deliver(self._encoder.request(records))
+                readings.append(reading)
+        sent = await self._deliver(await self._way.ready(readings))
         if not sent.why:
-            self._encoder.arrived(told)
+            self._reader.arrived(told)
         self._tell(sent)
 
-    async def _deliver(self, body: bytes) -> Sent:
+    async def _deliver(self, ready: Ready) -> Sent:
         loop = asyncio.get_running_loop()
         end, pause = loop.time() + self._timeout, FIRST_PAUSE
         while True:
-            sent = await self._http.send(body, end - loop.time())
+            sent = await ready.send(end - loop.time())
             wait = pause if sent.after is None else sent.after
             pause *= 2
             if not sent.again or self._end.is_set() or loop.time() + wait >= end:
@@ -145,9 +134,18 @@ class MetricsExport:
         if sent.why:
             self.failed += 1
             if not self._failing:
-                log.warning("metrics cannot be exported to %s: %s", self._where, sent.why)
+                log.warning("metrics cannot be exported to %s: %s", self._way.where, sent.why)
         elif sent.rejected:
-            log.warning("%s did not take %d data points", self._where, sent.rejected)
+            log.warning("%s did not take %d data points", self._way.where, sent.rejected)
         elif self._failing:
             log.info("metrics are exported again")
         self._failing = bool(sent.why)
+
+
+def way(exporter: str, name: str, environ: Mapping[str, str]) -> Way:
+    """Where an exporter that the environment names leads; ``""`` is our own.
+
+    Raises:
+        SettingError: there is no such exporter.
+    """
+    return SdkWay(exporter, name, environ) if exporter else OtlpWay(name, environ)

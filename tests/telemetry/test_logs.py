@@ -330,8 +330,8 @@ async def test_what_the_exporter_says_of_itself_is_not_exported(restored: None) 
 def test_what_cannot_be_had_is_told() -> None:
     with pytest.raises(SettingError, match="OTEL_LOGS_EXPORTER"):
         Logs(Config(), Bus(), {"OTEL_LOGS_EXPORTER": "carrier-pigeon"})
-    with pytest.raises(SettingError, match="http/protobuf"):
-        given = {"OTEL_LOGS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    with pytest.raises(SettingError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
+        given = {"OTEL_LOGS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
         Logs(Config(), Bus(), given)
     assert Logs(Config(), Bus(), {}).export is None
 

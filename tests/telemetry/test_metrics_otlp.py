@@ -15,6 +15,7 @@ from sidecar.telemetry.environ import SettingError
 from sidecar.telemetry.measures import Measures
 from sidecar.telemetry.metrics import SECONDS, Registry, by
 from sidecar.telemetry.metrics_export import Interval, MetricsExport
+from sidecar.telemetry.metrics_ways import OtlpWay
 from sidecar.telemetry.prometheus import OPEN_METRICS, TEXT
 from sidecar.telemetry.resource import INSTANCE
 from tests.kit.client import eventually
@@ -108,12 +109,13 @@ async def exports(
     registry: Registry, receiver: Receiver, *changes: Any, **other: str
 ) -> list[dict[str, Any]]:
     """One export after each change, as each of them told."""
-    export = MetricsExport(registry, "desk", environ(receiver, **other))
-    await export._http.open()
+    given = environ(receiver, **other)
+    export = MetricsExport(registry, OtlpWay("desk", given), given)
+    await export._way.open()
     for change in changes:
         change()
         await export._export()
-    await export._http.close()
+    await export._way.close()
     return receiver.metrics
 
 
@@ -182,7 +184,8 @@ async def test_a_receiver_that_fails_is_told_of_once_and_tried_again(
     caplog.set_level("INFO", "sidecar.telemetry")
     async with receiving() as receiver:
         receiver.status = 400
-        export = MetricsExport(Registry(), "desk", environ(receiver))
+        given = environ(receiver)
+        export = MetricsExport(Registry(), OtlpWay("desk", given), given)
         await export.start()
         await eventually(lambda: export.failed >= 3, within=20)
         receiver.status = 200
@@ -211,20 +214,19 @@ async def test_the_end_is_bounded_and_tells_the_last_once_more() -> None:
 
 def test_nothing_is_exported_unless_somebody_asks() -> None:
     for given in ({}, {"OTEL_METRICS_EXPORTER": "none"}, {"OTEL_METRICS_EXPORTER": "prometheus"}):
-        assert Measures("desk", Bus(), given)._export is None
+        assert Measures("desk", Bus(), given)._exports == ()
     on = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
-    assert Measures("desk", Bus(), on)._export is not None
-    assert Measures("desk", Bus(), {**on, "OTEL_SDK_DISABLED": "true"})._export is None
-    assert Measures("desk", Bus(), {**on, "OTEL_METRICS_EXPORTER": "none"})._export is None
+    assert Measures("desk", Bus(), on)._exports
+    assert Measures("desk", Bus(), {**on, "OTEL_SDK_DISABLED": "true"})._exports == ()
+    assert Measures("desk", Bus(), {**on, "OTEL_METRICS_EXPORTER": "none"})._exports == ()
     own = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1/x"}
-    assert Measures("desk", Bus(), own)._export is not None
+    assert Measures("desk", Bus(), own)._exports
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("OTEL_METRICS_EXPORTER", "carrier-pigeon"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "sideways"),
     ],
