@@ -30,7 +30,7 @@ from sidecar import descriptors, processes, users
 from sidecar.privileges import PrivilegeError
 from sidecar.processes import descendants
 
-__all__ = ["INHERITED", "Child", "SpawnError", "descendants", "spawn"]
+__all__ = ["INHERITED", "Child", "SpawnError", "descendants", "environment_of", "spawn"]
 
 log = logging.getLogger(__name__)
 
@@ -268,6 +268,16 @@ def _status(popen: subprocess.Popen[bytes], flags: int) -> int:
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
+def environment_of(env: Mapping[str, str]) -> dict[str, str]:
+    """All the variables of a child that is given ``env``."""
+    environment = {key: os.environ[key] for key in INHERITED if key in os.environ}
+    user = users.current()
+    if user is not None:
+        environment.pop("TMPDIR", None)
+        environment |= {"HOME": str(user.home), "USER": user.name}
+    return environment | dict(env)
+
+
 async def spawn(
     command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, name: str
 ) -> Child:
@@ -280,13 +290,10 @@ async def spawn(
     """
     if processes.closing:
         raise SpawnError(f"server {name!r}: the sidecar is ending")
-    environment = {key: os.environ[key] for key in INHERITED if key in os.environ}
     user = users.current()
     if user is not None:
-        environment.pop("TMPDIR", None)
-        environment |= {"HOME": str(user.home), "USER": user.name}
         cwd = cwd or user.home
-    environment.update(env)
+    environment = environment_of(env)
     with _explained(name, command[0], cwd):
         child = Child(name, _popen(command, environment, cwd))
     try:

@@ -7,13 +7,12 @@ run, is denied it, and then the file that the command would have made must not b
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from sidecar.children import INHERITED
+from sidecar.children import environment_of
 from sidecar.harness.agent import (
     Agent,
     AgentError,
@@ -124,7 +123,7 @@ class _Denier:
 
 
 def _at_home(spec: AgentSpec) -> list[CheckStep]:
-    env = {key: os.environ[key] for key in INHERITED if key in os.environ} | dict(spec.env)
+    env = environment_of(spec.env)
     return [
         CheckStep(
             "home",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from sidecar.children import environment_of
 from sidecar.config import HarnessConfig
 from sidecar.events import Bus
 from sidecar.harness.agent import AgentError, AgentFailed, AgentGone, AgentSpec, Turn
@@ -213,7 +213,7 @@ class Worker:
             self._tracer,
             name=self._name,
             separator=self._separator,
-            home=env.get("HOME") or os.environ.get("HOME") or "/",
+            home=environment_of(env).get("HOME") or "/",
         )
         return spec, ears
 
