@@ -17,8 +17,9 @@ from tests.kit.client import Legacy, RpcFailed
 from tests.kit.running import Sidecar
 from tests.registry.lab import lab
 
-SOON = 2.0
-"""Seconds in which the other node follows."""
+SOON = 6.0
+"""Seconds in which the other node follows: three times what is promised, since tests share their
+machine with others. docs/performance.md tells what it takes."""
 
 
 class Node:

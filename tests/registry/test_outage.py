@@ -25,10 +25,10 @@ from tests.registry.nodes import SOON, Node, place, two
 from tests.registry.relay import relay
 
 OUTAGE = float(os.environ.get("SIDECAR_OUTAGE", "4"))
-BACK = 12.0
+BACK = 20.0
 """Seconds in which everything is as before, once the server answers again: a node looks for a
 lost one every 5 s at the latest."""
-REFUSED = 5.0
+REFUSED = 10.0
 """Seconds for what is refused at once."""
 
 RULES = """\
