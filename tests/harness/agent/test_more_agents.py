@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.harness.agent import Agent
+from sidecar.harness.agent import Agent, AgentFailed
 from tests.harness.agent import real
 from tests.harness.agent.kit import Ear, forever
 from tests.peers import fakemodel, peers
@@ -53,12 +53,10 @@ async def test_it_asks(name: str, tmp_path: Path, model: fakemodel.FakeModel) ->
     agent = await Agent.start(spec, ear)
     try:
         opened = await agent.open(None)
-        print(opened, agent.about)
         assert opened.mode in spec.profile.asking.modes
         turn = await agent.prompt(
             fakemodel.script(shell(name, "touch made && echo ok"), {"text": "done it"})
         )
-        print(turn)
         assert (turn.stop_reason, turn.last_message) == ("end_turn", "done it")
         assert (tmp_path / "work" / "made").exists()
         [request] = ear.requests
@@ -66,7 +64,6 @@ async def test_it_asks(name: str, tmp_path: Path, model: fakemodel.FakeModel) ->
 
         ear.answer = "reject"
         turn = await agent.prompt(fakemodel.script(shell(name, "touch not"), {"text": "went on"}))
-        print(turn)
         assert not (tmp_path / "work" / "not").exists()
         denial = spec.profile.denial
         if denial == "goes_on":
@@ -82,12 +79,10 @@ async def test_it_asks(name: str, tmp_path: Path, model: fakemodel.FakeModel) ->
         turn = await task
         assert (turn.ended_by, turn.stop_reason) == ("cancel", "cancelled")
     finally:
-        print(agent.stderr_tail[-2000:])
         await agent.stop()
     again = await Agent.start(spec, Ear("allow"))
     try:
         opened = await again.open(agent.session)
-        print(opened)
         if name == "gemini":
             # It forgets what it is asked for in the minute in which it wrote it; we go on.
             assert opened.how == "loaded" or "No previous sessions" in opened.lost
@@ -123,3 +118,39 @@ async def test_what_lies_in_the_worktree_runs_no_code_in_opencode(
         assert any("marmalade" in str(asked["body"]) for asked in model.asked)
     finally:
         await agent.stop()
+
+
+async def test_gemini_trusts_no_worktree(tmp_path: Path, model: fakemodel.FakeModel) -> None:
+    ear = Ear("reject")
+    spec = real.spec("gemini", tmp_path / "home", tmp_path / "work", model)
+    trusted = tmp_path / "home" / ".gemini" / "trustedFolders.json"
+    trusted.write_text(json.dumps({str(tmp_path): "TRUST_FOLDER", str(spec.cwd): "TRUST_FOLDER"}))
+    server = {"command": "touch", "args": [str(tmp_path / "started")]}
+    settings = {
+        "mcpServers": {"x": server},
+        "tools": {"allowed": ["run_shell_command"]},
+        "general": {"defaultApprovalMode": "yolo"},
+    }
+    folder = spec.cwd / ".gemini"
+    (folder / "policies").mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps(settings))
+    agent = await Agent.start(spec, ear)
+    try:
+        assert (await agent.open(None)).mode == "default"
+        await agent.prompt(fakemodel.script(shell("gemini", "touch not"), {"text": "on"}))
+        assert len(ear.requests) == 1
+        assert not (tmp_path / "started").exists()
+    finally:
+        await agent.stop()
+
+
+@pytest.mark.parametrize("file", [".codex/rules/x.rules", ".codex/config.toml"])
+async def test_codex_is_not_started_where_it_would_not_ask(
+    tmp_path: Path, model: fakemodel.FakeModel, file: str
+) -> None:
+    spec = real.spec("codex", tmp_path / "home", tmp_path / "work", model)
+    path = spec.cwd / file
+    path.parent.mkdir(parents=True)
+    path.write_text('prefix_rule(pattern=["touch"],decision="allow")')
+    with pytest.raises(AgentFailed, match="would loosen Codex"):
+        await Agent.start(spec, Ear())
