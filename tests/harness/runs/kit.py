@@ -85,7 +85,9 @@ class Box:
             }
         )
         configs = {
-            name: HarnessConfig(name, "generic", **{"command": starts, **(harness or {})})  # type: ignore[arg-type]
+            name: HarnessConfig(
+                name, **{"profile": "generic", "command": starts, **(harness or {})}
+            )  # type: ignore[arg-type]
             for name in ("claude", *others)
         }
         self.bus = Bus()
