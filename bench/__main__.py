@@ -17,13 +17,16 @@ import aiohttp
 import uvloop
 
 from bench import report
-from bench.extras import EXTRAS, Measured
+from bench.extras import EXTRAS as ALONE
+from bench.extras import Measured
 from bench.load import CallFailed, Slice, run_slice
 from bench.targets import Target, fastmcp, floor, sidecar, upstream
+from bench.tracing import tracing
 from tests.kit import processes
 from tests.peers import peers
 
 AT_ONCE = (1, 32)
+EXTRAS = {**ALONE, "tracing": tracing}
 MESSAGE = "x" * 64
 STDIO: dict[str, object] = {
     "command": [sys.executable, "-m", "bench.upstream", "--stdio"],

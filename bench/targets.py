@@ -107,6 +107,21 @@ def upstream() -> Iterator[Target]:
 
 
 @contextlib.contextmanager
+def sink() -> Iterator[int]:
+    """A receiver of OTLP; its port."""
+    port = free_port()
+    with _process([sys.executable, "-m", "bench.sink", str(port)]):
+        end = time.monotonic() + READY_TIMEOUT
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            if time.monotonic() > end:
+                raise TimeoutError("the receiver never listened")
+            time.sleep(0.05)
+        yield port
+
+
+@contextlib.contextmanager
 def floor(direct: Target) -> Iterator[Target]:
     port = free_port()
     command = [sys.executable, "-m", "bench.floor", direct.url, str(port)]
@@ -133,17 +148,21 @@ def _config(servers: dict[str, dict[str, object]], more: dict[str, object]) -> C
 
 
 @contextlib.contextmanager
-def sidecar_of(servers: dict[str, dict[str, object]], **more: object) -> Iterator[Sidecar]:
-    """A sidecar in front of these servers."""
-    with started(_config(servers, more)) as running:
+def sidecar_of(
+    servers: dict[str, dict[str, object]], env: dict[str, str] | None = None, **more: object
+) -> Iterator[Sidecar]:
+    """A sidecar in front of these servers; ``env`` comes on top of ours."""
+    with started(_config(servers, more), env=env) as running:
         yield running
 
 
 @contextlib.contextmanager
-def sidecar(name: str, servers: dict[str, dict[str, object]], era: str) -> Iterator[Target]:
+def sidecar(
+    name: str, servers: dict[str, dict[str, object]], era: str, env: dict[str, str] | None = None
+) -> Iterator[Target]:
     """A sidecar whose server ``up`` is measured."""
     began = time.perf_counter()
-    with sidecar_of(servers) as running:
+    with sidecar_of(servers, env) as running:
         asyncio.run(_listed(running.mcp, "up__echo", era))
         took = time.perf_counter() - began
         yield Target(name, running.mcp, "up__", era, lambda: running.family, took)

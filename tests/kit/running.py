@@ -201,9 +201,11 @@ class Sidecar:
 
 
 @contextlib.contextmanager
-def started(config: Config, *, arguments: tuple[str, ...] = ()) -> Iterator[Sidecar]:
+def started(
+    config: Config, *, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> Iterator[Sidecar]:
     """A running sidecar that is stopped, and checked to leave nothing, at the end."""
-    sidecar = Sidecar(config, arguments=arguments)
+    sidecar = Sidecar(config, arguments=arguments, env=env)
     try:
         sidecar.start()
         yield sidecar
