@@ -42,7 +42,9 @@ class Measures:
             SettingError: the environment asks for what cannot be had.
         """
         self.registry: Final = Registry()
-        self._meters = Meters(self.registry, bus)
+        # Of a span that is not kept there is nothing to be led to: always_on is trace_based.
+        exemplars = text("OTEL_METRICS_EXEMPLAR_FILTER", environ).lower() != "always_off"
+        self._meters = Meters(self.registry, bus, exemplars=exemplars)
         self._stored = self.registry.histogram(
             Metric.STORE,
             "s",

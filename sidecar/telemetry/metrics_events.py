@@ -66,8 +66,15 @@ class Meters:
     """``close`` stops listening. ``clock`` is any that counts seconds."""
 
     def __init__(
-        self, registry: Registry, bus: Bus, *, clock: Callable[[], float] = time.monotonic
+        self,
+        registry: Registry,
+        bus: Bus,
+        *,
+        exemplars: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``exemplars``: whether measurements remember traces in which they were taken."""
+        self._exemplars = exemplars
         self._tool = Known(MOST_NAMES)
         self._prompt = Known(MOST_NAMES)
         self._server = Known(MOST_NAMES)
@@ -166,7 +173,7 @@ class Meters:
         self._operations.record(
             (*self._named(event.method, event.kind, event.target), *self._failed(error), server),
             event.seconds,
-            event.trace.traceparent,
+            event.trace.traceparent if self._exemplars else "",
         )
         self._calls.add((event.decision, self._rule(event.rule), event.outcome, server))
 
@@ -179,7 +186,7 @@ class Meters:
                 "pipe" if event.transport == "stdio" else "tcp",
             ),
             event.seconds,
-            event.trace.traceparent,
+            event.trace.traceparent if self._exemplars else "",
         )
 
     def _named(self, method: str, kind: str, target: str) -> tuple[str, str, str, str]:
@@ -201,7 +208,8 @@ class Meters:
 
     def _request(self, event: RequestFinished) -> None:
         values = (self._method(event.method), "", "", "", *self._failed(event.error), "")
-        self._operations.record(values, event.seconds, event.trace.traceparent)
+        trace = event.trace.traceparent if self._exemplars else ""
+        self._operations.record(values, event.seconds, trace)
 
     def _dial(self, event: DialDecided) -> None:
         self._dials.add((event.decision, self._rule(event.rule), event.reason))

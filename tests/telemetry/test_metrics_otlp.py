@@ -92,6 +92,14 @@ async def test_everything_arrives_as_the_protocol_has_it() -> None:
     assert all(each.description.endswith(".") for each in told.values())
 
 
+async def test_exemplars_can_be_off() -> None:
+    bus = Bus()
+    measures = Measures("desk", bus, {"OTEL_METRICS_EXEMPLAR_FILTER": "always_off"})
+    bus.publish(call())
+    assert b"# {" not in await measures.page.read(True)
+    await measures.close()
+
+
 async def test_who_tells_is_the_same_everywhere() -> None:
     async with receiving() as receiver:
         given = environ(receiver)
