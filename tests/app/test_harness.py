@@ -7,7 +7,9 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -284,3 +286,60 @@ def test_a_check_shows_whether_it_asks(place: Place) -> None:
         2,
         "sidecar harness: there is no harness 'codex'; there are: claude\n",
     )
+
+
+def rest(sidecar: Sidecar, token: str, name: str, args: Json) -> Json:
+    """A call over REST with a token."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    body = json.dumps({"name": name, "args": args, "timeout": PATIENCE}).encode()
+    request = urllib.request.Request(f"{sidecar.rest}/call", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as error:
+        return dict(json.load(error))
+
+
+def test_an_agent_uses_servers_for_its_caller_and_no_longer_than_its_run(place: Place) -> None:
+    policy = place.folder / "who.yaml"
+    policy.write_text(
+        "apiVersion: sidecar/v1\nkind: Policy\nname: who\nrules:\n"
+        "  - id: nobody-adds-for-builder\n    on: call\n    effect: deny\n"
+        "    when: tool.name == 'notes__add' && has(agent.on_behalf_of)\n"
+        "    message: \"'not for ' + agent.on_behalf_of\"\n"
+    )
+    for name in ("builder", "triage"):
+        (place.folder / name).write_text(f"token-of-{name}\n")
+    builder = {"servers": ["notes"], "harnesses": ["*"], "checkouts": ["*"]}
+    agents = {
+        name: {"token_file": str(place.folder / name), **rights}
+        for name, rights in (("builder", builder), ("triage", {"servers": ["*"]}))
+    }
+    notes = {"command": [sys.executable, "-m", "sidecar.demo.notes"], "gated": False}
+    config = place.config(
+        servers={"notes": notes, "other": notes}, agents=agents, policies=[str(policy)]
+    )
+    config["harnesses"]["claude"]["mcp"] = ["*"]
+    with started(config) as sidecar:
+        # Somebody without the right has no such tool.
+        refused = rest(sidecar, "token-of-triage", "claude", {"task": "x"})
+        assert "claude" not in str(refused["error"]["data"]), refused
+        assert rest(sidecar, "token-of-builder", "notes__add", {"text": "a"}).get("content")
+        steps: list[Json] = []
+        for tool, args in (
+            ("notes__search", {}),
+            ("other__search", {}),
+            ("notes__add", {"text": "b"}),
+            ("claude", {"task": "more"}),
+        ):
+            steps += [{"mcp": tool, "args": args}, {"say": "|"}]
+        task = {"task": script(*steps), "work": "w"}
+        answer = rest(sidecar, "token-of-builder", "claude", task)
+        one, other, denied, itself, _ = answer["structuredContent"]["last_message"].split("|")
+        assert "1. a" in one
+        assert "other" in other and '"error"' in other
+        assert "not for builder" in denied
+        assert '"error"' in itself
+        assert rest(sidecar, "token-of-builder", "notes__search", {})["content"] == [
+            {"type": "text", "text": "1. a"}
+        ]
