@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -107,7 +106,7 @@ def _show(report: Report, as_json: bool) -> None:
             "more_breaks": report.more,
             "notices": report.notices,
         }
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print(common.dumps(told))
         return
     for each in report.breaks:
         print(each)

@@ -58,16 +58,16 @@ def call(arguments: argparse.Namespace) -> int:
         print(f"sidecar call: {error}", file=sys.stderr)
         return 1
     except mcp.MCPError as error:
-        print(f"sidecar call: {error}", file=sys.stderr)
+        print(f"sidecar call: {common.cell(error)}", file=sys.stderr)
         return 1
     except TimeoutError:
         print(f"sidecar call: no answer within {arguments.timeout:g} s", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        print(common.dumps(result))
     else:
         for block in result.get("content", []):
-            print(block["text"] if block.get("type") == "text" else json.dumps(block))
+            print(common.told(block["text"]) if block.get("type") == "text" else json.dumps(block))
     return 1 if result.get("isError") else 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,10 @@ if TYPE_CHECKING:
     from sidecar.admin.client import AdminClient
     from sidecar.model import JsonObject
 
+_STATES = "waiting (the default), answered, all, or any state"
+_ARRAY = "as a JSON array"
+LEAST = 4
+"""Characters of an id's beginning: with fewer, an empty variable of a script would approve."""
 FOLDED = "(folded; --all shows it)"
 HEAD = ("id", "state", "tool", "principal", "asked_at", "expires_at")
 
@@ -25,13 +28,17 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="calls that wait for a person: list, show, approve, deny, watch",
         description="Without more: the calls that wait. Answering is for operators and approvers.",
     )
-    parser.add_argument(
-        "--state", default="waiting", help="waiting (the default), answered, all, or any state"
-    )
-    parser.add_argument("--json", action="store_true", help="as a JSON array")
+    parser.add_argument("--state", default="waiting", help=_STATES)
+    parser.add_argument("--json", action="store_true", help=_ARRAY)
     common.config_arguments(parser)
     parser.set_defaults(run=listing)
     nouns = parser.add_subparsers(metavar="WHAT")
+    # What it does without more, under the name that other verbs have for it.
+    same = nouns.add_parser("list", help="the calls that wait (also without a word)")
+    same.add_argument("--state", default=argparse.SUPPRESS, help=_STATES)
+    same.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=_ARRAY)
+    common.config_arguments(same)
+    same.set_defaults(run=listing)
     for what, about, run in (
         ("show", "one call, with its arguments", show),
         ("approve", "let it run, once", approve),
@@ -39,8 +46,8 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     ):
         one = nouns.add_parser(what, help=about)
         one.add_argument("id", metavar="ID", help="as listed; its beginning is enough")
+        one.add_argument("--json", action="store_true", help="as a JSON object")
         if run is show:
-            one.add_argument("--json", action="store_true", help="as a JSON object")
             one.add_argument(
                 "--all", action="store_true", help="also arguments that their tool calls secret"
             )
@@ -49,6 +56,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         common.config_arguments(one)
         one.set_defaults(run=run)
     watching = nouns.add_parser("watch", help="calls as they come and are answered, live")
+    watching.add_argument("--json", action="store_true", help="as JSON objects, one a line")
     common.config_arguments(watching)
     watching.set_defaults(run=watch)
 
@@ -59,7 +67,7 @@ def _ask(arguments: argparse.Namespace) -> AdminClient | None:
 
 
 def _failed(error: Exception) -> int:
-    print(f"sidecar calls: {error}", file=sys.stderr)
+    print(f"sidecar calls: {common.cell(error)}", file=sys.stderr)
     return 1
 
 
@@ -87,6 +95,8 @@ def _whole(client: AdminClient, start: str) -> str:
 
     if len(start) >= 36:
         return start
+    if len(start) < LEAST:
+        raise AdminError(f"{start!r} is too short: give {LEAST} characters of the id, or more")
     found = [str(call["id"]) for call in client.calls() if str(call["id"]).startswith(start)]
     if len(found) > 1:
         raise AdminError(f"{len(found)} calls begin with {start!r}: give more of the id")
@@ -105,11 +115,11 @@ def show(arguments: argparse.Namespace) -> int:
     except AdminError as error:
         return _failed(error)
     if arguments.json:
-        print(json.dumps(call, indent=2, ensure_ascii=False))
+        print(common.dumps(call))
         return 0
     for key, value in (call if arguments.all else _fold(call)).items():
         if isinstance(value, dict | list):
-            text = json.dumps(value, indent=2, ensure_ascii=False)
+            text = common.dumps(value)
             print(f"{key}:")
             print("\n".join(f"  {common.cell(line)}" for line in text.splitlines()))
         else:
@@ -166,17 +176,32 @@ def deny(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace, *, approve: bool) -> int:
-    from sidecar.admin.client import AdminError
+    from sidecar.admin.client import AdminError, Refused
 
     try:
         client = _ask(arguments)
         if client is None:
             return common.BAD_CONFIG
-        call = client.answer(_whole(client, arguments.id), approve=approve, why=arguments.why)
+        id = _whole(client, arguments.id)
+        try:
+            call = client.answer(id, approve=approve, why=arguments.why)
+        except Refused as refused:
+            if refused.reason != "conflict":
+                raise
+            return _failed(_too_late(client.call(id)))
     except AdminError as error:
         return _failed(error)
+    if arguments.json:
+        print(common.dumps(call))
+        return 0
     print(f"{call['state']}: {common.cell(call['tool'])} of {common.cell(call['principal'])}")
     return 0
+
+
+def _too_late(call: JsonObject) -> Exception:
+    """Why nothing came of an answer: somebody was faster, or time was."""
+    by = f", answered by {call['answered_by']} ({call['way']})" if call.get("answered_by") else ""
+    return Exception(f"the call is {call['state']} already{by}; nothing has changed")
 
 
 def watch(arguments: argparse.Namespace) -> int:
@@ -188,16 +213,18 @@ def watch(arguments: argparse.Namespace) -> int:
         if client is None:
             return common.BAD_CONFIG
         for call in reversed(client.calls("waiting")):
-            print(_line(call), flush=True)
+            print(_line(call, arguments.json), flush=True)
         for name, body in client.events():
             if name.startswith("call."):
-                print(_line(body), flush=True)
+                print(_line(body, arguments.json), flush=True)
     except AdminError as error:
         return _failed(error)
     return 0
 
 
-def _line(call: JsonObject) -> str:
+def _line(call: JsonObject, as_json: bool) -> str:
+    if as_json:
+        return common.dumps(call, None)
     by = f" by {common.cell(call['answered_by'])}" if call.get("answered_by") else ""
     return (
         f"{common.cell(call['state']):9}  {call['id']}  {common.cell(call['tool'])}  "

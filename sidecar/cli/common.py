@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar.wire.visible import visible
+
 if TYPE_CHECKING:
     from sidecar.admin.client import AdminClient
     from sidecar.config import Config
@@ -98,7 +100,7 @@ def show(
     """
     rows = list(values)
     if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(dumps(rows))
     elif rows:
         table([[cell(row.get(key)) for key in head] for row in rows], [h.upper() for h in head])
     elif nothing:
@@ -118,11 +120,25 @@ def why(error: BaseException) -> str:
 
 
 def cell(value: object) -> str:
-    """One table cell; control characters of strangers cannot steer the terminal."""
+    """One table cell; what strangers write cannot steer the terminal, nor hide in it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.1f}"
-    return "".join(c if c.isprintable() else "?" for c in str(value))
+    return visible(str(value))
+
+
+def dumps(value: object, indent: int | None = 2) -> str:
+    """JSON for programs that a terminal may show as well: nothing in it steers that."""
+    keep = "" if indent is None else "\n"
+    return visible(json.dumps(value, indent=indent, ensure_ascii=False), keep)
+
+
+def told(text: str) -> str:
+    """A text of strangers in full: as it is for a program that reads it; in a terminal, without
+    what would steer that."""
+    if sys.stdout.isatty():
+        return visible(text, "\n\t")
+    return text.encode("utf-8", "replace").decode()

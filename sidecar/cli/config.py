@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -91,5 +90,5 @@ def schema(arguments: argparse.Namespace) -> int:
     del arguments
     from sidecar.config.schema import schema as made
 
-    print(json.dumps(made(), indent=2, ensure_ascii=False))
+    print(common.dumps(made()))
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from pathlib import Path
@@ -110,7 +109,7 @@ async def _ask(
 def _show(checked: Checked, as_json: bool) -> int:
     decision, verdict = checked.decision, checked.verdict
     if as_json:
-        print(json.dumps(checked.as_json(), indent=2, ensure_ascii=False))
+        print(common.dumps(checked.as_json()))
     else:
         # What cannot be read is not repeated: it may hold a password.
         where = common.cell(verdict.target.origin) if verdict.target is not None else "the URL"
@@ -162,7 +161,7 @@ def _cases(file: Path, policy: Guarded, as_json: bool) -> int:
         if outcome.wrong
     ]
     if as_json:
-        print(json.dumps({"cases": len(found), "mismatches": wrong}, indent=2, ensure_ascii=False))
+        print(common.dumps({"cases": len(found), "mismatches": wrong}))
     else:
         for each in wrong:
             what = common.cell(f"{each['id']} {each['url']}".strip())

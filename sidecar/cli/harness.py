@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -63,7 +62,7 @@ def check(arguments: argparse.Namespace) -> int:
         print(f"sidecar harness: {common.why(error)}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
+        print(common.dumps(result.as_json()))
     else:
         for step in result.steps:
             print(f"{step.state:<8}{common.cell(step.name)}: {common.cell(step.text)}")

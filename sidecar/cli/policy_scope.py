@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ def complain(faults: Sequence[PolicyFault]) -> None:
 
 def dump(value: object) -> None:
     """JSON for people and scripts."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(common.dumps(value))
 
 
 def read_json(name: str, what: str) -> object:

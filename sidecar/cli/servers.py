@@ -177,7 +177,7 @@ def reconcile(arguments: argparse.Namespace) -> int:
     def question(client: AdminClient) -> int:
         found = client.reconcile()
         if arguments.json:
-            print(json.dumps(found, indent=2))
+            print(common.dumps(found))
             return 0
         words = [
             f"{what}: {', '.join(map(str, names))}"

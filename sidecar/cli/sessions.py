@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import cast
@@ -48,7 +47,7 @@ def list_sessions(arguments: argparse.Namespace) -> int:
         print(f"sidecar sessions: {error}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps({"sessions": sessions, "labels": labels}, indent=2, ensure_ascii=False))
+        print(common.dumps({"sessions": sessions, "labels": labels}))
         return 0
     if not sessions:
         print("no sessions", file=sys.stderr)

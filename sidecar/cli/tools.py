@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from urllib.parse import urlencode
 
@@ -63,7 +62,7 @@ def tools(arguments: argparse.Namespace) -> int:
             where = agent.address(arguments, config)
             agent.token_needed(where, arguments, config)
             found = agent.get(where, f"/v1/tools?{urlencode(asked)}")
-            print(json.dumps(found.get("tools", []), indent=2, ensure_ascii=False))
+            print(common.dumps(found.get("tools", [])))
             return 0
         client = common.admin_client(config)
         listed = client.tools()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import cast
 
@@ -69,7 +68,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         print(f"sidecar works: {error}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps(swept, indent=2, ensure_ascii=False))
+        print(common.dumps(swept))
         return 0
     removed = cast("list[object]", swept.get("removed") or [])
     kept = cast("list[dict[str, object]]", swept.get("kept") or [])

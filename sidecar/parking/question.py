@@ -8,7 +8,6 @@ Markdown takes for code; nothing in it ends a line, and what cannot be seen stan
 from __future__ import annotations
 
 import json as text_json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -18,6 +17,7 @@ from sidecar.model import SIDECAR_META, Era, JsonObject
 from sidecar.parking.claim import pointer
 from sidecar.parking.record import Parked
 from sidecar.wire import json
+from sidecar.wire.visible import visible
 
 KEY: Final = "approval"
 """Under which the question is asked, where a request may be answered with several."""
@@ -30,12 +30,6 @@ MOST_VALUES: Final = 100
 MOST_NESTED: Final = 16
 _DEPTH: Final = 512
 _INDENT: Final = "    "
-# Controls, format characters, surrogates, what is unassigned or private, every space but the
-# space: all that is not printable; and letters and marks that are drawn as nothing.
-_BLANK: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U000e0100-\U000e01ef]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +119,7 @@ def _arguments(parked: Parked, folded: Sequence[str]) -> tuple[list[str], bool]:
     """The lines, and whether something is left out."""
     shown = _Shown(folded)
     args = shown.of(json.decode(parked.args, depth=_DEPTH), ())
-    lines = _visible(text_json.dumps(args, indent=2, ensure_ascii=False)).split("\n")
+    lines = visible(text_json.dumps(args, indent=2, ensure_ascii=False), "\n").split("\n")
     return lines, shown.less
 
 
@@ -191,16 +185,4 @@ def _short(text: str) -> str:
 
 def quoted(text: str) -> str:
     """A text of others within a line: a JSON string, bounded, with nothing unseen in it."""
-    return _visible(text_json.dumps(_short(text), ensure_ascii=False))
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c == "\n" or _seen(c) else _escape(c) for c in text)
-
-
-def _seen(char: str) -> bool:
-    return char.isprintable() and not _BLANK.match(char)
-
-
-def _escape(char: str) -> str:
-    return text_json.dumps(char)[1:-1] if ord(char) > 0x7F else f"\\u{ord(char):04x}"
+    return visible(text_json.dumps(_short(text), ensure_ascii=False))
