@@ -7,7 +7,7 @@ SDK's for a user's exporter) is made later, beside the calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -82,8 +82,6 @@ class KeptSpan:
         "message",
         "name",
         "parent_id",
-        "span_id",
-        "trace_id",
     )
     sampled = True
 
@@ -102,14 +100,13 @@ class KeptSpan:
         self.name = name
         self.kind = kind
         self.context = context
-        self.trace_id = context.traceparent[3:35]
-        self.span_id = context.traceparent[36:52]
         self.parent_id = parent_id
         self.began = began
         self.ended = 0
         self.attributes = attributes
-        self.events: list[Happened] = []
-        self.links: list[TraceContext] = []
+        # Most spans have none, and few more than one or two.
+        self.events: Sequence[Happened] = ()
+        self.links: Sequence[TraceContext] = ()
         self.error: str | None = None
         self.message = ""
         # What a server's span has for a parent came over the wire; the rest is our own.
@@ -117,6 +114,16 @@ class KeptSpan:
         self.dropped_attributes = self.dropped_events = self.dropped_links = 0
         self._limits = limits
         self._keep = keep
+
+    @property
+    def trace_id(self) -> str:
+        """Hex."""
+        return self.context.traceparent[3:35]
+
+    @property
+    def span_id(self) -> str:
+        """Hex."""
+        return self.context.traceparent[36:52]
 
     def set(self, key: str, value: Value) -> None:
         """See the port."""
@@ -135,7 +142,7 @@ class KeptSpan:
         if len(self.links) >= self._limits.links:
             self.dropped_links += 1
         elif context.traceparent[:52] not in (each.traceparent[:52] for each in self.links):
-            self.links.append(context)
+            self.links = (*self.links, context)
 
     def event(self, name: str, attributes: Mapping[str, Value]) -> None:
         """See the port."""
@@ -150,7 +157,7 @@ class KeptSpan:
             for key, value in list(attributes.items())[: limits.event_attributes]
         }
         lost = len(attributes) - len(kept)
-        self.events.append(Happened(name, time.time_ns(), kept, lost))
+        self.events = (*self.events, Happened(name, time.time_ns(), kept, lost))
 
     def end(self, error: str | None = None, message: str = "", *, at: int | None = None) -> None:
         """See the port."""

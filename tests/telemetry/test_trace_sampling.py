@@ -199,7 +199,7 @@ def test_limits_of_spans() -> None:
     (found,) = kept
     assert found.attributes == {"a": ["123", "1"], "b": "123"}
     assert [(e.name, e.attributes, e.dropped) for e in found.events] == [("one", {"k": "123"}, 1)]
-    assert found.links == [ON]
+    assert found.links == (ON,)
     assert (found.dropped_attributes, found.dropped_events, found.dropped_links) == (1, 1, 1)
 
 
@@ -222,7 +222,7 @@ def test_a_span_is_over_when_it_has_ended() -> None:
     # A clock that was set back makes no span end before it began.
     assert (found.began, found.ended) == (100, 100)
     assert (found.error, found.message) == ("denied", "why")
-    assert (found.attributes, found.links, found.events) == ({}, [], [])
+    assert (found.attributes, found.links, found.events) == ({}, (), ())
 
 
 def test_a_link_is_kept_once_and_an_empty_one_not_at_all() -> None:
@@ -231,7 +231,7 @@ def test_a_link_is_kept_once_and_an_empty_one_not_at_all() -> None:
     for context in (NO_TRACE, ON, TraceContext(ON.traceparent[:-2] + "00"), ON):
         span.link(context)
     span.end()
-    assert kept[0].links == [ON]
+    assert kept[0].links == (ON,)
 
 
 def test_baggage_stays_where_it_is_not_propagated() -> None:
