@@ -6,11 +6,12 @@ from typing import cast
 
 import msgspec
 
-from sidecar.model import SIDECAR_META, Fields, JsonObject
+from sidecar.model import SIDECAR_META, Call, Fields, JsonObject, Kind
 from sidecar.wire import json
 
 CALL = SIDECAR_META + "call"
 UNAVAILABLE = SIDECAR_META + "unavailable"
+RUNNING = SIDECAR_META + "running"
 UNAVAILABLE_MORE = SIDECAR_META + "unavailable_more"
 """How many servers are missing beside those that ``UNAVAILABLE`` names."""
 
@@ -46,6 +47,14 @@ def opened(meta: object) -> JsonObject:
         except json.BadJson:
             return {}
     return {}
+
+
+def outcome(call: Call, fields: Fields) -> str:
+    """``ok``, ``tool_error``, or ``running``: a coding agent's answer is still to come."""
+    if not is_error(fields):
+        return "ok"
+    goes_on = call.kind is Kind.ACP and RUNNING in opened(fields.get("_meta"))
+    return "running" if goes_on else "tool_error"
 
 
 def is_error(fields: Fields) -> bool:

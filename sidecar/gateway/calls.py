@@ -11,7 +11,7 @@ from typing import TypeAlias
 from sidecar.config import Retry
 from sidecar.events import AttemptFinished, Bus, CallFinished
 from sidecar.gateway import spans
-from sidecar.gateway.answers import is_error, received, stamped
+from sidecar.gateway.answers import outcome, received, stamped
 from sidecar.gateway.capture import Capture
 from sidecar.gateway.retry import pause
 from sidecar.gateway.roster import Roster
@@ -176,7 +176,7 @@ class Calls:
         result = await self._gate.result(call, caller, admitted, fields)
         if isinstance(result, Refused):
             return _refused(result, call, run)
-        run.outcome = "tool_error" if is_error(result) else "ok"
+        run.outcome = outcome(call, result)
         return stamped(result, call.id)
 
     def _changed(self, call: Call) -> bool:
@@ -238,7 +238,7 @@ class Calls:
                 raise
             else:
                 wanted = span.sampled or self._bus.wanted(AttemptFinished)
-                error = "tool_error" if wanted and is_error(fields) else None
+                error = spans.error_of(outcome(call, fields)) if wanted else None
                 span.end(error)
                 return fields
             finally:
