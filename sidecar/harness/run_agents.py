@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 IDLE: Final = 300.0
 """Seconds for which an agent without a task is kept."""
+_FAREWELL: Final = 30.0
+"""Seconds for all that end at ``close``; each is bounded by itself."""
 MOST_IDLE: Final = 4
 """Agents without a task that are kept; of more, the longest idle one ends. Some take 700 MB."""
 
@@ -155,6 +157,7 @@ class Agents:
     async def settled(self, key: WorkKey) -> None:
         """Return when no agent of the work is ending any more."""
         while tasks := [task for task in self._ending if task.get_name() == _task_name(key)]:
+            # Each is bounded by what ending a process is bounded by.
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
@@ -162,8 +165,8 @@ class Agents:
         self._closed = True
         for occupant in tuple(self._idle.values()):
             self._expired(occupant)
-        while self._ending:
-            await asyncio.wait(tuple(self._ending))
+        if self._ending:
+            await asyncio.wait(tuple(self._ending), timeout=_FAREWELL)
 
     def _later(self, occupant: Occupant) -> asyncio.Task[None]:
         occupant.ears.rest()

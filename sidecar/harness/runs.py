@@ -34,7 +34,7 @@ from sidecar.model import CLIENT_CANCELLED, Call, Caller, Fields, JsonObject, Un
 from sidecar.ports.gate import Gate
 from sidecar.ports.proxy import ChildProxy
 from sidecar.ports.secrets import Secrets
-from sidecar.ports.tracer import PassingTracer, Tracer
+from sidecar.ports.tracer import CURRENT, PassingTracer, Tracer
 from sidecar.wire import json
 
 __all__ = ["Runs"]
@@ -309,6 +309,7 @@ class Runs:
         return run
 
     async def _task(self, run: Run) -> None:
+        CURRENT.set(run.trace)
         answer = refused(f"Work {run.name.work} was interrupted; call again to go on with it.")
         try:
             answer = await self._worker.run(run)
@@ -423,7 +424,7 @@ class Runs:
                     await asyncio.wait({task})
         if not task.done():
             task.cancel()
-            await asyncio.wait({task})
+            await asyncio.wait({task}, timeout=_CLOSE)
 
     def _chore(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.events import CallFinished
 from sidecar.model import Principal
 from tests.harness.runs.kit import ALICE, Box, meta, plain, script, soon
 
@@ -17,8 +18,11 @@ CANCELLED = "cancelled by the client"
 async def test_a_long_run_is_answered_with_running_and_waited_for_again(tmp_path: Path) -> None:
     task = script({"say": "x"}, {"ask": ASK}, {"say": "done"})
     async with Box(tmp_path, harness={"hold": 0.6}, hold=60) as box:
+        finished: list[CallFinished] = []
+        box.bus.listen(CallFinished, finished.append)
         first = await box.call(task)
         told = meta(first, "running")
+        assert [event.outcome for event in finished] == ["running"]
         assert plain(first)["isError"] is True
         (waiting,) = await box.waits()
         assert told == {"call": waiting.parent, "work": "fix", "waiting": told["waiting"]}
