@@ -63,6 +63,11 @@ CALL = {
         "why": _TEXT,
         "ended_at": _TIME,
         "ended": _TEXT,
+        "parent": {
+            **_TEXT,
+            "description": "The id of the coding agent's call in which it came up; answering by "
+            "that id answers this one, while no other of its questions waits.",
+        },
         "ran_as": {**_TEXT, "description": "The id of the call that ran, in its span and answer."},
         "held": {"type": "boolean", "description": "Whether a request is held open for it."},
         "polled": {"type": "boolean", "description": "Whether its agent was told to call again."},
@@ -135,6 +140,7 @@ def shape(parked: Parked) -> JsonObject:
         why=parked.why or None,
         ended_at=moment(parked.ended_at),
         ended=parked.ended or None,
+        parent=parked.parent or None,
         ran_as=parked.ran_as or None,
         held=bool(parked.nodes) or None,
         polled=parked.polled or None,
