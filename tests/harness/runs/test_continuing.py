@@ -9,7 +9,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from sidecar.harness.naming import WorkKey
+from sidecar.harness.naming import WorkKey, WorkName
 from tests.harness.kit import commit, git, write
 from tests.harness.runs.kit import Box, meta, plain, script, soon
 
@@ -208,3 +208,21 @@ async def test_it_is_swept_at_start_and_again_and_again(tmp_path: Path) -> None:
         git(tmp_path / "repo", "merge", "--quiet", "--squash", "work/claude/alice/fix")
         git(tmp_path / "repo", "commit", "--quiet", "--message", "squashed again")
         await soon(lambda: not work.exists())
+
+
+async def test_a_work_whose_agent_never_came_is_used_by_the_next_call(tmp_path: Path) -> None:
+    """P11: the sidecar died between making the worktree and opening a session."""
+    async with Box(tmp_path) as box:
+        async with box.works.use(WorkName("claude", "repo", "alice", "fix")) as work:
+            assert work.new
+        assert (await continued(box))[0] == "summary"
+        assert len(await box.runs.works()) == 1
+        assert await box.runs.sweep() == await box.runs.sweep()
+
+
+async def test_one_that_cannot_begin_leaves_nothing_running(tmp_path: Path) -> None:
+    async with Box(tmp_path, habits={"greet": 0.3, "auth": "login"}) as box:
+        told = plain(await box.call("begin"))["structuredContent"]
+        assert told["stop_reason"] == "failed"
+        assert box.runs.occupation(KEY) == "none"
+        assert box.runs._agents._ending == set()
