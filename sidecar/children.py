@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 from sidecar import descriptors, processes, users
 from sidecar.privileges import PrivilegeError
@@ -330,33 +331,47 @@ def _popen(
     # A blocked signal would stay blocked in the child, which then never hears SIGTERM.
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
+        popen = _started(argv, env, cwd)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if not files:
+        descriptors.give_back(popen.pid)
+    return popen
+
+
+def _started(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path | None
+) -> subprocess.Popen[bytes]:
+    """The process, with three pipes that belong to whom it is: another user could not open its
+    own /dev/stderr otherwise."""
+    user = users.current()
+    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+        ends: list[int] = []
+        files: list[IO[bytes]] = []
+        for mode in ("wb", "rb", "rb"):
+            reading, writing = os.pipe()
+            end, own = (reading, writing) if mode == "wb" else (writing, reading)
+            theirs.callback(os.close, end)
+            file = cast("IO[bytes]", os.fdopen(own, mode, 0))
+            files.append(ours.enter_context(file))
+            ends.append(end)
+            if user is not None:
+                with contextlib.suppress(OSError):  # without CHOWN it has to do without
+                    os.fchown(end, user.uid, user.gid)
         with users.lent():
             popen = subprocess.Popen(
                 argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
+                stdin=ends[0],
+                stdout=ends[1],
+                stderr=ends[2],
                 env=dict(env),
                 cwd=cwd,
                 start_new_session=True,
                 close_fds=True,
             )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if not files:
-        descriptors.give_back(popen.pid)
-    if user is not None:
-        _give(popen, user)
+        popen.stdin, popen.stdout, popen.stderr = files
+        ours.pop_all()
     return popen
-
-
-def _give(popen: subprocess.Popen[bytes], user: users.User) -> None:
-    """Make its pipes its own, or it could not open /dev/stderr."""
-    for stream in (popen.stdin, popen.stdout, popen.stderr):
-        assert stream is not None
-        with contextlib.suppress(OSError):
-            os.fchown(stream.fileno(), user.uid, user.gid)
 
 
 def _runs(program: Path) -> bool:
