@@ -7,14 +7,12 @@ Whoever must not go on without its record awaits ``written``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -23,6 +21,7 @@ from sidecar.config import Config
 from sidecar.events import Bus, Decided, Event, ParkedAnswered, ParkedChanged
 from sidecar.model import JsonObject
 from sidecar.telemetry.audit_chain import Head
+from sidecar.telemetry.worker import Worker
 from sidecar.wire import json
 
 log = logging.getLogger("sidecar.audit")
@@ -39,7 +38,7 @@ LONGEST_TEXT: Final = 2048
 
 
 class Trail(Protocol):
-    """Where records go. Called from one thread, one call at a time."""
+    """Where records go. Called from one thread, but for ``sync``, which has one of its own."""
 
     @property
     def head(self) -> Head: ...
@@ -82,7 +81,9 @@ class Audit:
         self._wake = asyncio.Event()
         self._next: asyncio.Future[bool] | None = None
         self._flying: asyncio.Future[bool] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit")
+        self._thread = Worker("audit")
+        # Apart: a sync takes milliseconds, and records are not to wait for it.
+        self._syncing = Worker("audit sync")
         self._task: asyncio.Task[None] | None = None
         self._stops: list[Callable[[], None]] = []
         self._ending = False
@@ -108,7 +109,6 @@ class Audit:
         Raises:
             OSError: it cannot be written.
         """
-        loop = asyncio.get_running_loop()
         first = self._record(
             "start",
             name=self._name,
@@ -116,7 +116,7 @@ class Audit:
             pid=os.getpid(),
             version=__version__,
         )
-        await loop.run_in_executor(self._thread, self._trail.append, [first])
+        await self._thread.run(lambda: self._trail.append([first]))
         self.records += 1
         log.info("audit: goes on with record %s", self._trail.head)
         self._stops = [
@@ -134,12 +134,14 @@ class Audit:
         if task is not None:
             self._put(self._record("stop"))
             self._ending = True
+            self._wake.set()
             _, late = await asyncio.wait([task], timeout=self._patience)
             if late:
                 log.error("audit: what was left is not written after %g s", self._patience)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.end()
+        self._syncing.end()
 
     def _end(self) -> None:
         """In the thread."""
@@ -248,23 +250,25 @@ class Audit:
         return all(each.result() for each in waits)
 
     async def _run(self) -> None:
-        loop, synced = asyncio.get_running_loop(), True
-        due = 0.0
-        while self._waiting or not self._ending:
-            if synced:
+        syncing = asyncio.create_task(self._sync_on(), name="audit sync")
+        try:
+            while self._waiting or not self._ending:
                 await self._wake.wait()
-                due, synced = loop.time() + SYNC_EVERY, False
-            else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(due):
-                        await self._wake.wait()
-            if self._wake.is_set():
                 await self._flush()
-            if loop.time() >= due:
-                synced = True
-                await self._sync()
-        await loop.run_in_executor(self._thread, self._end)
+        finally:
+            syncing.cancel()
+            await asyncio.gather(syncing, return_exceptions=True)
+        await self._thread.run(self._end)
         log.info("audit: ends with record %s", self._trail.head)
+
+    async def _sync_on(self) -> None:
+        """What was written is on the disk soon; nobody waits for it."""
+        synced = 0
+        while True:
+            await asyncio.sleep(SYNC_EVERY)
+            if self.records != synced:
+                synced = self.records
+                await self._sync()
 
     async def _flush(self) -> None:
         """Write what has gathered."""
@@ -279,9 +283,8 @@ class Audit:
             records.insert(0, self._record("lost", records=lost, why=self._lost_why))
         self._flying = done
         wrote = False
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, self._trail.append, records)
+            await self._thread.run(lambda: self._trail.append(records))
             wrote = not overflowed
             self.records += len(records)
             self._lost -= lost
@@ -295,7 +298,7 @@ class Audit:
 
     async def _sync(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._trail.sync)
+            await self._syncing.run(self._trail.sync)
         except OSError as error:
             self._complain(f"what was written cannot be brought to the disk: {error.strerror}")
 

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,7 @@ class ChainFile:
         self._inode = -1
         self._size = -1
         self._dirty = False
+        self._guard = threading.Lock()
         self.head = Head()
 
     def append(self, records: Sequence[bytes]) -> Head:
@@ -70,10 +72,17 @@ class ChainFile:
         return self.head
 
     def sync(self) -> None:
-        """To the disk, so that a loss of power loses none either. Raises OSError."""
-        if self._dirty and self._fd >= 0:
+        """To the disk, so that a loss of power loses none either; from any thread, while others
+        append. Raises OSError."""
+        with self._guard:
+            if not self._dirty or self._fd < 0:
+                return
             self._dirty = False
-            os.fdatasync(self._fd)
+            fd = os.dup(self._fd)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """Idempotent. Raises OSError."""
@@ -182,9 +191,10 @@ class ChainFile:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _drop(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = self._inode = self._size = -1
+        with self._guard:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = self._inode = self._size = -1
 
     def _look(self, size: int) -> list[bytes]:
         """Find the last record of a file that is another than we left it."""

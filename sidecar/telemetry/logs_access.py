@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final, Protocol, TextIO
 
 from sidecar import logs
 from sidecar.config import LogConfig
 from sidecar.events import Bus, CallFinished
+from sidecar.telemetry.worker import Worker
 
 NAME: Final = "sidecar.access"
 EVERY: Final = 0.1
@@ -48,7 +49,7 @@ class Written:
         self._lost = 0
         self._due: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="access log")
+        self._thread = Worker("access log")
 
     def put(self, line: str) -> None:
         """Never waits."""
@@ -66,8 +67,7 @@ class Written:
             return
         lines, self._lines, self._size = self._lines, [], 0
         lost, self._lost = self._lost, 0
-        loop = asyncio.get_running_loop()
-        self._writing = loop.run_in_executor(self._thread, self._write, lines, lost)
+        self._writing = self._thread.run(lambda: self._write(lines, lost))
         self._writing.add_done_callback(self._wrote)
 
     def _wrote(self, done: asyncio.Future[None]) -> None:
@@ -80,9 +80,18 @@ class Written:
     def _write(self, lines: list[str], lost: int) -> None:
         if lost:
             log.warning("%d lines of the access log were lost: stderr is too slow", lost)
-        if lines:
-            self._stream.write("\n".join(lines) + "\n")
-            self._stream.flush()
+        if not lines:
+            return
+        text = "\n".join(lines) + "\n"
+        try:
+            fd = self._stream.fileno()
+        except (OSError, ValueError):
+            self._stream.write(text)
+            return
+        # Past Python's buffer: whoever hangs in it would break the end of the process.
+        view = memoryview(text.encode("utf-8", "replace"))
+        while view:
+            view = view[os.write(fd, view) :]
 
     async def close(self, limit: float = 1.0) -> None:
         """Write what waits, for so many seconds at most. Idempotent."""
@@ -94,7 +103,7 @@ class Written:
             await asyncio.wait([self._writing], timeout=end - time.monotonic())
             # The callback of what is done may be what begins the next.
             await asyncio.sleep(0)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.end()
 
 
 class AccessLog:

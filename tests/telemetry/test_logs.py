@@ -281,6 +281,20 @@ async def test_a_reader_that_is_slow_costs_lines_and_holds_up_nobody(
     assert "lines of the access log were lost" in caplog.text
 
 
+def test_a_reader_that_never_reads_keeps_no_process_from_ending() -> None:
+    program = (
+        "import asyncio, os\n"
+        "from sidecar.telemetry.logs_access import Written\n"
+        "read, write = os.pipe()\n"
+        "async def main():\n"
+        "    written = Written(os.fdopen(write, 'w'))\n"
+        "    for _ in range(5000): written.put('x' * 100)\n"
+        "    await written.close(0.2)\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
+
+
 # ------------------------------------------------------------------------------ a receiver
 
 
