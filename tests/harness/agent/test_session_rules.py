@@ -43,7 +43,7 @@ class Conversation(RuleBasedStateMachine):
         new = self.session.call("session/new", {})
         self.hear({"id": new, "result": {"sessionId": "s"}})
         self.session.opened()
-        self.look()
+        self.prompt()
 
     def hear(self, message: object) -> list[Effect]:
         text = json.dumps({"jsonrpc": "2.0", **message} if isinstance(message, dict) else message)
@@ -132,15 +132,21 @@ class Conversation(RuleBasedStateMachine):
         if self.cancelling:
             assert not self.pending
 
-    @rule(stop=st.sampled_from(["end_turn", "cancelled", "new_one", None]), error=st.booleans())
+    @rule(
+        stop=st.sampled_from(["end_turn", "cancelled", "new_one", None]),
+        error=st.booleans(),
+        again=st.sampled_from([True, True, True, False]),
+    )
     @precondition(lambda self: self.turn is not None)
-    def end(self, stop: str | None, error: bool) -> None:
+    def end(self, stop: str | None, error: bool, again: bool) -> None:
         answer = (
             {"error": {"code": -1, "message": "m"}} if error else {"result": {"stopReason": stop}}
         )
         self.hear({"id": self.turn, **answer})
         self.look()
         assert self.turn is None
+        if again:
+            self.prompt()
 
     @rule(noise=st.sampled_from([42, [], "x", None, {"id": 99, "result": {}}, {"method": "x"}]))
     def noise(self, noise: object) -> None:
@@ -157,4 +163,4 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestConversation.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
