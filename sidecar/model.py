@@ -174,6 +174,8 @@ class Caller:
     ``log_level`` is the lowest level of log messages wanted while this call runs.
     ``ask`` is there where its connection can carry a request to the client while the call runs
     (the sessions' era); whether the client declared what is asked, ``capabilities`` says.
+    ``updates``: it is an editor, which hears by ``notify`` what a coding agent says, as it says
+    it (``session/update``), waits without an end, and can be asked ``session/request_permission``.
     ``link`` is the trace context of the HTTP request, where ``trace`` came in its message;
     ``request`` is the JSON-RPC id.
     """
@@ -193,6 +195,7 @@ class Caller:
     brought: Brought | None = None
     link: TraceContext = NO_TRACE
     request: RequestId | None = None
+    updates: bool = False
 
     @property
     def isolation(self) -> str:

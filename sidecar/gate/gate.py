@@ -37,6 +37,10 @@ from sidecar.model import (
 from sidecar.wire import json
 
 PROGRESS: Final = "notifications/progress"
+UPDATE: Final = "session/update"
+"""What a coding agent says, to an editor."""
+_TEXT: Final = {PROGRESS: "message", UPDATE: "update"}
+"""Which of its params is text, by the method of a notification; ``data`` otherwise."""
 
 
 class PolicyGate:
@@ -221,12 +225,15 @@ class PolicyGate:
             return caller.notify
 
         def notify(method: str, params: JsonObject) -> None:
-            text = words(params.get("message" if method == PROGRESS else "data"))
+            text = words(params.get(_TEXT.get(method, "data")))
             if text:
                 decision = self._decider.overheard(asking, call, caller, TextContent(text))
                 if decision.decision == "deny":
                     return
                 if decision.redactions:
+                    if method == UPDATE:
+                        # What is to be taken out may be cut in two; the result has it whole.
+                        return
                     params = in_notice(params, decision.redactions)
                 labels = decision.labels
                 if labels and not self._ledger.note(caller, labels, call.id, call.target):

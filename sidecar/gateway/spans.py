@@ -139,4 +139,5 @@ def _caller(caller: Caller, context: TraceContext, notify: Notify) -> Caller:
         caller.brought,
         caller.link,
         caller.request,
+        caller.updates,
     )

@@ -11,12 +11,16 @@ from sidecar.config import HarnessConfig
 from sidecar.harness.answers import Ask
 from sidecar.harness.naming import WorkKey, WorkName
 from sidecar.harness.works import Work
+from sidecar.model import Ask as AskClient
 from sidecar.model import Caller, Client, Fields, JsonObject, Principal, TraceContext
 from sidecar.ports.tracer import Span
 
 __all__ = ["Question", "Run", "RunState", "Waiter"]
 
 RunState = Literal["queued", "starting", "working", "over"]
+ASKED: Final = "sidecar/asked"
+ANSWERED: Final = "sidecar/answered"
+"""What editors are told of the agent's questions, beside ``session/update``."""
 MOST_ASKS: Final = 500
 """Questions of one run that its answer tells; the newest of more."""
 QUIET: Final = 0.2
@@ -104,9 +108,28 @@ class Run:
         """That of the run, for what happens in it."""
         return self.span.context
 
-    def agent_caller(self, trace: TraceContext) -> Caller:
-        """The agent as a caller."""
-        return Caller(self.principal, client=Client(self.config.profile), trace=trace)
+    def agent_caller(self, trace: TraceContext, ask: AskClient | None = None) -> Caller:
+        """The agent as a caller. ``ask`` reaches the person at the editor that has it work."""
+        return Caller(
+            self.principal,
+            client=Client(self.config.profile),
+            capabilities={"elicitation": {}} if ask is not None else {},
+            trace=trace,
+            ask=ask,
+        )
+
+    def editor(self) -> AskClient | None:
+        """The way to ask at an editor that waits for the run, the one that came last."""
+        for waiter in reversed(self.waiters):
+            if waiter.caller.updates and waiter.caller.ask is not None:
+                return waiter.caller.ask
+        return None
+
+    def relay(self, method: str, params: JsonObject) -> None:
+        """Tell the editors that wait for the run."""
+        for waiter in self.waiters:
+            if waiter.caller.updates:
+                waiter.caller.notify(method, params)
 
     @property
     def waiting(self) -> Sequence[JsonObject]:
@@ -123,6 +146,7 @@ class Run:
     def asked(self, question: Question) -> None:
         """The agent waits for an answer."""
         self.questions[question.call] = question
+        self.relay(ASKED, question.as_json())
         title = f": {question.title}" if question.title else ""
         self.tell(f"waiting for approval of {question.tool}{title} (id {question.call})", True)
         self.wake()
@@ -130,6 +154,7 @@ class Run:
     def answered(self, ask: Ask) -> None:
         """One of its questions is answered."""
         self.questions.pop(ask.call, None)
+        self.relay(ANSWERED, {"id": ask.call})
         self.asks.append(ask)
         del self.asks[:-MOST_ASKS]
         self.wake()

@@ -13,6 +13,7 @@ from sidecar.harness.agent import Decision, Epitaph, PermissionRequest, Update
 from sidecar.harness.answers import Ask
 from sidecar.harness.permission import TooLarge, permission_call, resolve
 from sidecar.harness.run import Question, Run
+from sidecar.harness.run_editor import UPDATE, asking
 from sidecar.harness.run_spans import RunSpans
 from sidecar.model import (
     CLIENT_CANCELLED,
@@ -86,6 +87,8 @@ class Ears:
             )
         if update.replayed:
             return
+        if update.state is None:
+            run.relay(UPDATE, {"update": update.raw})
         if update.tool is not None:
             spans.tool(update.tool)
             tool = update.tool
@@ -137,6 +140,9 @@ class Ears:
         title = request.title[:_TITLE]
         now = asyncio.get_running_loop().time()
         span = spans.question(request.kind, call.id)
+        # What is asked about may not have been told before.
+        told = {"sessionUpdate": "tool_call_update", **request.tool_call}
+        run.relay(UPDATE, {"update": told})
         run.asked(Question(call.id, call.target, title, now))
         answer: Decision = "cancelled"
         rule = ""
@@ -150,7 +156,7 @@ class Ears:
     async def _decided(
         self, call: Call, run: Run, trace: TraceContext, request: PermissionRequest
     ) -> tuple[Decision, str]:
-        caller = run.agent_caller(trace)
+        caller = run.agent_caller(trace, asking(run, request, call.id))
         if not request.allowable:
             # Whatever is said to it, it can only be told no: nobody is asked.
             return "reject", self._gate.decide(call, caller).rule

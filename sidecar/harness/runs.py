@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -374,9 +375,10 @@ class Runs:
 
     def _until(self, run: Run, waiter: Waiter) -> float:
         """How long this request is held, on the loop's clock."""
-        until = waiter.began + run.config.hold
+        # An editor has no way to call again, and needs none.
+        until = inf if waiter.caller.updates else waiter.began + run.config.hold
         since = run.waits_since
-        if since is not None:
+        if since is not None and not waiter.caller.updates:
             until = min(until, max(waiter.began, since) + self._hold)
         if waiter.caller.deadline is not None:
             until = min(until, waiter.caller.deadline - _SPARE)

@@ -9,7 +9,7 @@ from typing import Final, Protocol, cast
 
 from sidecar.gate.answers import with_meta
 from sidecar.mcp import rounds
-from sidecar.model import Ask, Decision, Era, JsonObject, Refused, RpcError
+from sidecar.model import Ask, Decision, Era, JsonObject, Kind, Refused, RpcError
 from sidecar.parking import answers, question
 from sidecar.parking.asking import Asked
 from sidecar.parking.book import Missing
@@ -41,7 +41,11 @@ class Elicitation:
         self._steps = steps
         self._answer = answer
         self._on = on
-        self._able = rounds.has_forms(asked.caller)
+        # A coding agent asks through whoever has it work; its own client is itself.
+        self._agents = asked.call.kind is Kind.PERMISSION
+        self._able = rounds.has_forms(asked.caller) and (
+            self._agents or not asked.caller.principal.on_behalf_of
+        )
         self._task: asyncio.Task[None] | None = None
         self._live: Live | None = None
         self._brought = asked.caller.brought
@@ -151,5 +155,6 @@ class Elicitation:
         if said.approve is None:
             await self._steps.book.change(id, Dismissed())
             return
-        by = self._caller.principal.name
+        principal = self._caller.principal
+        by = principal.on_behalf_of if self._agents else principal.name
         await self._answer(id, approve=said.approve, by=by, way=WAY, why=said.why)

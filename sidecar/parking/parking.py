@@ -267,7 +267,7 @@ class Parking:
 
     async def _stay(self, live: Live, asked: Asked, decision: Decision) -> _Outcome:
         """See the call through, from whatever its record is at."""
-        forever = asked.call.kind is Kind.PERMISSION
+        forever = asked.call.kind is Kind.PERMISSION or asked.caller.updates
         patience = Patience(asked.caller, self._config.hold, forever)
         client = Elicitation(asked, self._steps, self.answer, lambda: self._config.elicit)
         try:
