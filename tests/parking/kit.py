@@ -283,12 +283,13 @@ class Node:
         params: JsonObject,
         *,
         who: str = "agent",
+        on_behalf_of: str = "",
         session: str = "s1",
         era: Era = Era.LEGACY,
         **rest: Any,
     ) -> asyncio.Task[Fields]:
         """Begin a call with these params."""
-        sender = Caller(Principal(who), era=era, session=session, **rest)
+        sender = Caller(Principal(who, on_behalf_of=on_behalf_of), era=era, session=session, **rest)
         return asyncio.create_task(self.gateway.request("tools/call", params, sender))
 
     @property

@@ -190,6 +190,24 @@ async def test_a_client_without_forms_is_not_asked(capabilities: JsonObject, era
 
 @pytest.mark.parametrize("era", list(Era))
 @virtually
+async def test_a_process_that_the_sidecar_started_is_not_asked(era: Era) -> None:
+    """The client of a coding agent is the agent itself, whatever it declares or brings."""
+    async with Node(await store(), parking=ELICIT) as node:
+        human, agent = Human(APPROVE), {"who": "harness:a/b/c/d", "on_behalf_of": "agent"}
+        call = node.call(era=era, **agent, **human.client)
+        await moment(1)
+        assert (human.asked, node.only().state, call.done()) == ([], State.WAITING, False)
+        brought = Brought(f"sidecar/approval:{node.only().id}", {"approval": APPROVE})
+        more = node.call(era=era, brought=brought, **agent, **human.client)
+        await moment(1)
+        assert node.only().state is State.WAITING
+        await node.deny()
+        await asyncio.gather(call, more)
+        assert node.ran == []
+
+
+@pytest.mark.parametrize("era", list(Era))
+@virtually
 async def test_nobody_is_asked_unless_it_is_set(era: Era) -> None:
     async with Node(await store()) as node:
         human = Human(APPROVE)
