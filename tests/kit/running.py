@@ -219,7 +219,9 @@ def started(
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, *, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None) -> AsyncIterator[Sidecar]:
+async def running(
+    config: Config, *, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> AsyncIterator[Sidecar]:
     """As ``started``, without holding up the loop in which a test's own servers live."""
     sidecar = Sidecar(config, arguments=arguments, env=env)
     try:
