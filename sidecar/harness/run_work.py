@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -37,6 +38,9 @@ from sidecar.wire import json
 __all__ = ["Worker"]
 
 log = logging.getLogger(__name__)
+
+LONGEST: Final = 86_400.0
+"""Seconds that a run may take; one that never ends would hold its work for ever."""
 
 
 @dataclass(slots=True)
@@ -142,10 +146,14 @@ class Worker:
             if run.cancelling:
                 raise asyncio.CancelledError
             run.agent = agent
-            turn = await agent.prompt(text, meta=meta(run.trace))
+            async with asyncio.timeout(LONGEST):
+                turn = await agent.prompt(text, meta=meta(run.trace))
             ending = _ended(turn)
         except AgentError as error:
             ending = _failed(error)
+        except TimeoutError:
+            why = f"it worked for more than {LONGEST / 3600:g} hours, and was ended"
+            ending = Ending("failed", "", why)
         finally:
             run.agent = None
             if began.token is not None:

@@ -4,13 +4,15 @@ before scripted agents in processes of their own."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sidecar.config import Config, HarnessConfig, ParkingConfig, PolicyConfig, Rate, Retry
+from sidecar.config import Config, HarnessConfig, ParkingConfig, Rate, Retry
 from sidecar.config.secrets import EnvFileSecrets
+from sidecar.config.types import SHIPPED
 from sidecar.events import Bus, SessionUpdate
 from sidecar.gate import Gatehouse
 from sidecar.gateway import Gateway
@@ -21,10 +23,13 @@ from sidecar.harness.works import Works
 from sidecar.model import Caller, Era, Fields, JsonObject, Principal
 from sidecar.parking import Parking
 from sidecar.parking.record import Parked
-from sidecar.policy.holder import PolicyHolder
+from sidecar.policy import load
+from sidecar.policy.guard import Guarded
+from sidecar.ports.policy import EngineOptions
 from sidecar.ports.tracer import PassingTracer, Tracer
 from sidecar.store.memory import MemoryStore
 from sidecar.wire.json import encode
+from tests.gate.kit import Policies
 from tests.gateway.scripted import Scripted, config, offers
 from tests.harness.agent.kit import command, script
 from tests.harness.kit import repository
@@ -49,6 +54,12 @@ async def soon(what: Callable[[], object], timeout: float = PATIENCE) -> None:
     async with asyncio.timeout(timeout):
         while not what():  # noqa: ASYNC110  what is waited for has no event
             await asyncio.sleep(0.01)
+
+
+@functools.cache
+def _loaded(paths: tuple[Path, ...]) -> Guarded:
+    """The shipped policies and these: loading them takes longer than most tests."""
+    return load(paths, shipped=SHIPPED, options=EngineOptions(default="allow"))
 
 
 class Box:
@@ -99,7 +110,7 @@ class Box:
             parking=ParkingConfig(hold=hold, expire=expire, rate=Rate(1_000_000, 1.0)),
         )
         self.store = store or MemoryStore()
-        self.policies = PolicyHolder(policies, PolicyConfig(), schemas=lambda server, tool: None)
+        self.policies = Policies(_loaded(policies))
         self.parking = Parking(
             self.store,
             self.config.parking,
@@ -145,7 +156,6 @@ class Box:
         if not self.repo.exists():
             repository(self.repo)
         await self.store.open()
-        await self.policies.start()
         await self.house.start(self.gateway.tools)
         await self.parking.start()
         await self.runs.open()
@@ -158,7 +168,6 @@ class Box:
         await self.gateway.close()
         await self.parking.close()
         await self.house.close()
-        await self.policies.close()
 
     # ------------------------------------------------------------------------ what callers do
 

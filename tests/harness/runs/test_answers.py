@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.model import Principal
+from sidecar.harness import run_work
+from sidecar.model import Caller, Principal
 from tests.harness.kit import git
 from tests.harness.runs.kit import Box, meta, plain, script, soon
 
@@ -229,8 +230,6 @@ async def test_a_caller_sees_the_harnesses_and_checkouts_it_may_use(tmp_path: Pa
     async with Box(tmp_path, others=("codex",)) as box:
 
         async def listed(who: Principal) -> dict[str, object]:
-            from sidecar.model import Caller
-
             fields = plain(await box.gateway.request("tools/list", {}, Caller(who)))
             return {tool["name"]: tool for tool in fields["tools"]}
 
@@ -263,3 +262,26 @@ async def test_a_run_that_its_caller_cancels_is_cancelled(tmp_path: Path) -> Non
         assert [work["work"] for work in await box.runs.works()] == [work["work"]]
         again.cancel()
         await asyncio.gather(again, return_exceptions=True)
+
+
+async def test_it_is_called_by_the_same_name_whatever_separates(tmp_path: Path) -> None:
+    async with Box(tmp_path) as box:
+        caller = Caller(Principal("alice", ("*",), ("*",), ("repo",)))
+        for separator, names in (
+            (None, ["s__write", "s__other", "claude"]),
+            ("-", ["s-write", "s-other", "claude"]),
+        ):
+            tools = plain(await box.gateway.tools_as("openai", caller, separator=separator))
+            assert [tool["function"]["name"] for tool in tools["tools"]] == names
+        called = await box.gateway.call("claude", {"task": "hi"}, caller, separator="-")
+        assert plain(called)["structuredContent"]["last_message"] == "echo: hi"
+
+
+async def test_a_run_that_never_ends_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_work, "LONGEST", 1.0)
+    async with Box(tmp_path) as box:
+        told = (await box.done({"hang": True}))["structuredContent"]
+        assert told["stop_reason"] == "failed"
+        assert "it worked for more than" in told["error"]

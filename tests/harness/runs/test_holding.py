@@ -28,7 +28,7 @@ async def test_a_long_run_is_answered_with_running_and_waited_for_again(tmp_path
         assert told == {"call": waiting.parent, "work": "fix", "waiting": told["waiting"]}
         joined = box.call(task)
         other = box.call(task)
-        await asyncio.sleep(0.1)
+        await soon(lambda: len(box.runs._all()[0].waiters) == 2)
         assert len(box.prompts()) == 1
         await box.answer(waiting.id)
         answers = [plain(await call) for call in (joined, other)]
@@ -114,7 +114,7 @@ async def test_or_takes_it_after_the_one_that_runs(tmp_path: Path) -> None:
         first = box.call(script({"ask": ASK}, {"say": "one"}))
         (waiting,) = await box.waits()
         others = [box.call(script({"say": f"{n}"})) for n in range(8)]
-        await asyncio.sleep(0.1)
+        await soon(lambda: len(box.runs._all()) == 9)
         full = await box.call(script({"say": "too many"}))
         assert "8 tasks wait for it already" in plain(full)["content"][0]["text"]
         assert len(box.prompts()) == 1
@@ -129,7 +129,7 @@ async def test_a_queued_task_that_is_cancelled_never_begins(tmp_path: Path) -> N
         first = box.call(script({"ask": ASK}, {"say": "one"}))
         (waiting,) = await box.waits()
         second = box.call(script({"say": "two"}))
-        await asyncio.sleep(0.1)
+        await soon(lambda: len(box.runs._all()) == 2)
         second.cancel(CANCELLED)
         await asyncio.gather(second, return_exceptions=True)
         await box.answer(waiting.id)
@@ -156,7 +156,7 @@ async def test_one_that_was_told_leaves_it_running(tmp_path: Path) -> None:
         task = script({"ask": ASK}, {"say": "done"})
         await box.call(task)
         call = box.call(task)
-        await asyncio.sleep(0.05)
+        await soon(lambda: box.runs._all()[0].waiters)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         (waiting,) = await box.waits()

@@ -171,6 +171,7 @@ async def test_a_principal_that_may_not_call_any_more_has_no_runs(tmp_path: Path
     async with Box(tmp_path, harness={"hold": 0.3}) as box:
         told = meta(await box.call(script({"hang": True})), "running")
         assert told["work"] == "fix"
+        await soon(box.prompts)
         box.runs.revoked("somebody else")
         assert box.runs.occupation(KEY) == "working"
         box.runs.revoked("alice")
