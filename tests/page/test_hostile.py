@@ -67,7 +67,7 @@ UNSEEN = {
     "controls": ("a\rb\x1b[2Kc\x00d\x7fe\u0085f", "aU+000DbU+001B[2KcU+0000dU+007FeU+0085f"),
     "tags": ("hi\U000e0041\U000e0042", "hiU+E0041U+E0042"),
     "private": ("x\ue000y\U0010ffffz", "xU+E000yU+10FFFFz"),
-    "fillers": ("a\u3164b\u115fc", "aU+3164bU+115Fc"),
+    "fillers": ("a\u3164b\u115fc\u2800d", "aU+3164bU+115FcU+2800d"),
     "soft hyphen": ("ad\u00admin", "adU+00ADmin"),
     "separators": ("one\u2028two\u2029", "oneU+2028twoU+2029"),
     "marks": ("z" + "\u0335" * 40 + "algo", "z40 combining marksalgo"),

@@ -40,6 +40,7 @@ def test_json_means_the_same(value: object, indent: int | None) -> None:
         ("a\u2028b\u0085c\xa0d", "a\\u2028b\\u0085c\\u00a0d"),
         ("\U000e0041", "\\udb40\\udc41"),
         ("\ud800", "\\ud800"),
+        ("z\u0335\u0336\u0337\u0338\u0339a\u0301", "z\u0335\u0336\u0337\\u0338\\u0339a\u0301"),
     ],
 )
 def test_what_cannot_be_seen(text: str, shown: str) -> None:

@@ -14,9 +14,10 @@ export function h(name, attributes = {}, ...children) {
 }
 
 // Controls, format characters (bidi among them), surrogates, private use and unassigned ones,
-// separators, all that is drawn as nothing, spaces that are not the space; and marks piled up.
+// separators, all that is drawn as nothing (the empty Braille pattern too), spaces that are not the
+// space; and marks piled up.
 const UNSEEN =
-  /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]|(?! )\p{Zs}|\p{M}{4,}/u;
+  /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?! )\p{Zs}|\p{M}{4,}/u;
 const PICTURE = /\p{Extended_Pictographic}$/u;
 const ALL_UNSEEN = new RegExp(UNSEEN, "gu");
 
