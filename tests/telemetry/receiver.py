@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,8 +79,6 @@ async def receiving() -> AsyncIterator[Receiver]:
 
     async def take(request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
-        if request.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
         if receiver.status == 200:
             receiver.requests.append((request.path, dict(request.headers), body))
         return web.Response(status=receiver.status)
