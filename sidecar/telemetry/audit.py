@@ -14,15 +14,17 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar import __version__
 from sidecar.config import Config
 from sidecar.events import Bus, Decided, Event, ParkedAnswered, ParkedChanged
 from sidecar.model import JsonObject
-from sidecar.telemetry.audit_chain import Head
 from sidecar.telemetry.worker import Worker
 from sidecar.wire import json
+
+if TYPE_CHECKING:
+    from sidecar.telemetry.audit_chain import Head
 
 log = logging.getLogger("sidecar.audit")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sidecar.config import AuditConfig
 from sidecar.events import Bus, Decided
@@ -24,7 +24,9 @@ from sidecar.model import (
     Tool,
 )
 from sidecar.ports.gate import Gate
-from sidecar.telemetry.audit import Audit
+
+if TYPE_CHECKING:
+    from sidecar.telemetry.audit import Audit
 
 log = logging.getLogger("sidecar.audit")
 
