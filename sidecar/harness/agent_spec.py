@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from sidecar.config import Limits
 from sidecar.harness.agent_errors import Epitaph
 from sidecar.harness.profiles import Profile
 from sidecar.harness.session import Bounds
@@ -37,6 +38,11 @@ class AgentLimits:
     memory: int | None = 8 << 30
     look: float = 5.0
     """Between two looks at memory and silence."""
+
+    @classmethod
+    def of(cls, limits: Limits) -> AgentLimits:
+        """With those of the configuration that are about lines."""
+        return cls(bounds=Bounds(line=limits.line, depth=limits.depth))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,19 @@ What runs them is imported by the first one: it is a fifth of what a start impor
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar import users
-from sidecar.config import Config, ServerConfig
+from sidecar.config import Config, Limits, ServerConfig
 from sidecar.events import Bus
 from sidecar.harness.run_labels import Labels
 from sidecar.harness.tokens import RunTokens
 from sidecar.model import JsonObject
+from sidecar.ports.agents import EditorSessions
 from sidecar.ports.gate import Gate
 from sidecar.ports.proxy import ChildProxy
 from sidecar.ports.secrets import Secrets
@@ -23,7 +25,10 @@ from sidecar.ports.tracer import Tracer
 from sidecar.ports.upstream import Upstream
 
 if TYPE_CHECKING:
+    from sidecar.harness.agent import AgentListener, AgentSpec
+    from sidecar.harness.editors import Editors
     from sidecar.harness.git_checkout import Checkout
+    from sidecar.harness.run_agents import RunningAgent
     from sidecar.harness.runs import Runs
     from sidecar.harness.works import Works
 
@@ -57,13 +62,17 @@ class House:
         self._means = means
         self._works: Works | None = None
         self._runs: Runs | None = None
+        self._editors: Editors | None = None
+        self._limits = Limits()
 
     async def open(self, config: Config) -> None:
         """Make what the configuration has. Raises HouseError."""
+        self._limits = config.limits
         if config.harnesses and config.worktrees is not None:
             await self._begin(config, config.worktrees)
 
     async def _begin(self, config: Config, root: Path) -> None:
+        from sidecar.harness.editors import Editors
         from sidecar.harness.handover import Owner
         from sidecar.harness.runs import Runs
         from sidecar.harness.works import Works
@@ -94,6 +103,7 @@ class House:
             sweep=config.sweep,
             name=config.name,
             separator=config.separator,
+            start=self._start,
         )
         try:
             await runs.open()
@@ -101,6 +111,15 @@ class House:
             await works.close()
             raise HouseError(str(error)) from error
         self._works, self._runs = works, runs
+        folders = {each.name: each.path for each in config.checkouts.values()}
+        self._editors = Editors(works, await asyncio.to_thread(root.resolve), folders)
+
+    async def _start(self, spec: AgentSpec, listener: AgentListener) -> RunningAgent:
+        """An agent, within the limits as they are now."""
+        from sidecar.harness.agent import AgentLimits
+        from sidecar.harness.run_agents import start_agent
+
+        return await start_agent(replace(spec, limits=AgentLimits.of(self._limits)), listener)
 
     async def reconfigure(self, config: Config) -> None:
         """Other harnesses and checkouts from now on; runs are not disturbed.
@@ -114,12 +133,20 @@ class House:
             await self._works.reconfigure(_checkouts(config))
         except _faults() as error:
             raise HouseError(str(error)) from error
+        self._limits = config.limits
+        if self._editors is not None:
+            self._editors.checkouts = {each.name: each.path for each in config.checkouts.values()}
         self._runs.reconfigure(
             config.harnesses,
             tuple(config.checkouts),
             hold=config.parking.hold,
             sweep=config.sweep,
         )
+
+    @property
+    def editors(self) -> EditorSessions | None:
+        """What the sessions of editors are; ``None`` while there is no harness."""
+        return self._editors
 
     def revoked(self, principal: str) -> None:
         """A principal may not call any more: what it began is cancelled."""

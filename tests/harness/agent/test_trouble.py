@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.config import Limits
 from sidecar.harness.agent import Agent, AgentFailed, AgentGone, AgentLimits, AgentSpec
 from sidecar.harness.profiles import PROFILES, Asking, Profile
 from sidecar.harness.session import Bounds
@@ -563,3 +564,8 @@ async def test_a_file_that_would_loosen_it_keeps_it_from_starting(tmp_path: Path
         async with running(tmp_path, profile=profile):
             pass
     assert failed.value.reason == "guarded"
+
+
+def test_the_configured_limits_of_lines_hold_for_agents() -> None:
+    bounds = AgentLimits.of(Limits(line=12_345, depth=7)).bounds
+    assert (bounds.line, bounds.depth) == (12_345, 7)
