@@ -108,10 +108,11 @@ def become(uid: int, gid: int) -> None:
 
 
 def forgo() -> None:
-    """Give up for good what ``become`` kept, in this thread and those it starts. Root keeps it:
-    nothing else makes root root."""
-    if sys.platform == "linux" and os.geteuid() != 0 and _mask("CapPrm"):
-        _set(0, 0, 0)
+    """Give up for good what ``become`` kept, in this thread and those it starts. What somebody
+    else gave us is no business of ours."""
+    if os.environ.get(WORKER) and sys.platform == "linux" and os.geteuid() != 0:
+        kept = _mask("CapPrm") & ~_bits(HELD)
+        _set(kept & effective(), kept, 0)
 
 
 @contextlib.contextmanager
