@@ -1,7 +1,8 @@
 """The listener for probes and for Prometheus: ``/livez``, ``/readyz``, ``/metrics``, nothing else.
 
-It checks no Host (a probe is sent to the pod's address). Metrics name servers, tools and rules,
-and never what was sent.
+Probes are sent to the pod's address, so their Host is not looked at. Metrics name servers, tools
+and rules: on loopback, only who names the listener by its own address reads them, so that no web
+page does that has its name point here (``wire/hosts``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Final, TypeAlias
 
 from aiohttp import web
 
-from sidecar.config import Listen
+from sidecar.config import Listen, values
+from sidecar.wire.hosts import HostRules, HostVerdict
 
 _ALL: Final = "/livez, /readyz and /metrics"
 
@@ -26,9 +28,11 @@ class HealthListener:
         self._ready = ready
         self._metrics = metrics
         self._runner: web.ServerRunner | None = None
+        self._hosts: HostRules | None = None
 
     async def start(self, listen: Listen) -> str:
         """Bind and serve; returns the base URL. Raises OSError."""
+        self._hosts = HostRules(listen) if values.is_local(listen) else None
         runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=0.5)
         await runner.setup()
         self._runner = runner
@@ -52,8 +56,15 @@ class HealthListener:
                 why = self._ready()
                 return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
             case "/metrics" if self._metrics is not None:
+                if not self._names_us(request):
+                    return web.Response(status=421, text="ask for it by its own address\n")
                 body, kind = await self._metrics(request.headers.get("Accept", ""))
                 return web.Response(body=body, headers={"Content-Type": kind})
             case _:
                 here = "/livez and /readyz" if self._metrics is None else _ALL
                 return web.Response(status=404, text=f"here are {here}\n")
+
+    def _names_us(self, request: web.BaseRequest) -> bool:
+        if self._hosts is None:
+            return True
+        return self._hosts.host(request.headers.getall("Host", [])) is HostVerdict.OURS
