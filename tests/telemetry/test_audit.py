@@ -315,7 +315,7 @@ async def listed(http: aiohttp.ClientSession, sidecar: Sidecar) -> None:
 
 async def test_who_approved_what_is_there_and_arguments_are_not(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    gated = config(tmp_path, servers={"notes": NOTES}, parking={"hold": "20s"})
+    gated = config(tmp_path, servers={"notes": NOTES}, parking={"hold": "50s"})
     async with aiohttp.ClientSession() as http, running(gated) as sidecar:
         await listed(http, sidecar)
         calling = asyncio.create_task(call(http, sidecar, "a-secret-of-hers"))
@@ -353,7 +353,7 @@ def _about_call(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _approve_the_first(sidecar: Sidecar) -> subprocess.CompletedProcess[str]:
     import time
 
-    end = time.monotonic() + 20
+    end = time.monotonic() + 40
     while time.monotonic() < end:
         listing = sidecar.cli("calls", "--state", "waiting", "--json")
         found = json.loads(listing.stdout or "[]")

@@ -264,7 +264,7 @@ async def test_a_reader_that_is_slow_costs_lines_and_holds_up_nobody(
                 written.put("x" * 100)
             await asyncio.sleep(0.001)
         # Ten megabytes were put, and nobody has read one of them.
-        assert loop.time() - began < 5
+        assert loop.time() - began < 30
         got: list[bytes] = []
 
         def drain() -> None:

@@ -213,7 +213,7 @@ async def lived(folder: Path) -> dict[str, str]:
         },
         "policies": [str(folder / "house.yaml")],
         "policy": {"shipped": ["labels"]},
-        "parking": {"hold": "30s"},
+        "parking": {"hold": "50s"},
         "audit": str(folder / "audit.jsonl"),
         "log": {"access": True},
     }
