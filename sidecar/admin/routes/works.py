@@ -29,6 +29,16 @@ WORK = {
         "base_ref": {"type": "string", "description": "Where it began and has to land."},
         "base": {"type": "string", "description": "The commit where it began."},
         "created": {"type": "number", "description": "In seconds since 1970."},
+        "call": {"type": "string", "description": "The id of the call that it works on."},
+        "waiting": {
+            "type": "array",
+            "description": "What its agent asked and nobody has answered yet.",
+            "items": {
+                "type": "object",
+                "required": ["id", "tool", "title"],
+                "properties": {"id": _TEXT, "tool": _TEXT, "title": _TEXT},
+            },
+        },
     },
 }
 SWEPT = {
