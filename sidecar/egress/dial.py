@@ -57,8 +57,10 @@ class ServerDialer:
         return CheckedConnector(self._check, self._about, url, self._ssl)
 
     async def redirect(self, server: str, url: str, *, elsewhere: bool) -> aiohttp.BaseConnector:
-        """See the port. Elsewhere the verdict counts, whoever configured the server."""
-        about = replace(self._about, checked=True) if elsewhere else self._about
+        """See the port. Elsewhere the verdict counts, whoever configured or added the server."""
+        about = self._about
+        if elsewhere:
+            about = replace(about, checked=True, lenient=False)
         return pinned(await self._check.url(url, "redirect", about), self._ssl)
 
 

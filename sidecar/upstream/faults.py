@@ -23,6 +23,10 @@ class Unreachable(Unavailable):
     """Not this request failed but the whole server: no connection to it can be made."""
 
 
+class SessionElsewhere(Unavailable):
+    """A redirect leads a session away from the origin that began it; another can be begun."""
+
+
 class HttpStatus(Exception):
     """An answer that is no 2xx. ``error`` is the JSON-RPC error in its body, if there is one,
     and ``answers`` whether that error carries the request's own id."""
@@ -84,13 +88,18 @@ def _credentials(config: ServerConfig, code: int) -> str:
     return f"{why}; add server {config.name} again with a credential that it takes"
 
 
-def redirected(server: str, response: aiohttp.ClientResponse, why: str) -> Unavailable:
+def redirected(
+    server: str,
+    response: aiohttp.ClientResponse,
+    why: str,
+    kind: type[Unavailable] = Unavailable,
+) -> Unavailable:
     """A redirect that is not followed, and why."""
     try:
         where = shown(response.url.join(URL(response.headers.get("Location", ""))))
     except ValueError:
         where = "an address that is none"
-    return Unavailable(
+    return kind(
         server,
         f"redirects to {where} (HTTP {response.status}), which is not followed: {why}; "
         f"set url of server {server} to the final address",

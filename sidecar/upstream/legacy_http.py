@@ -16,7 +16,7 @@ from sidecar.model import Caller, Era, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream import era, lost, prepare
 from sidecar.upstream.conversation import read_result
 from sidecar.upstream.events import EventStream
-from sidecar.upstream.faults import HttpStatus, StreamEnded, Unreachable
+from sidecar.upstream.faults import HttpStatus, SessionElsewhere, StreamEnded, Unreachable
 from sidecar.upstream.http import Hear, HttpClient
 from sidecar.upstream.leg import SELF, Hello, Host, doubt, lose
 from sidecar.upstream.notices import progress, read_params
@@ -96,7 +96,7 @@ class LegacyHttpLeg:
         session = self._session
         try:
             return await self._once(session, method, params, caller)
-        except SessionLost:
+        except (SessionLost, SessionElsewhere):
             await self.renew(session)
         try:
             return await self._once(self._session, method, params, caller)

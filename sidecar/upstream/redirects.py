@@ -19,12 +19,13 @@ from yarl import URL
 
 import sidecar
 from sidecar.egress.follow import MOST_HOPS, REDIRECTS, NotFollowed, next_hop
-from sidecar.egress.urls import Ambiguous, parse
+from sidecar.egress.urls import Ambiguous, Target, parse
+from sidecar.mcp.headers import SESSION_HEADER
 from sidecar.model import Unavailable
 from sidecar.ports.connector import Connector
 from sidecar.upstream import faults
 from sidecar.upstream.complaints import Complaints
-from sidecar.upstream.faults import CONNECT_TIMEOUT
+from sidecar.upstream.faults import CONNECT_TIMEOUT, SessionElsewhere
 
 FAULTS: Final = (aiohttp.ClientError, OSError)
 """What aiohttp raises when a connection fails; a TimeoutError is an OSError."""
@@ -37,6 +38,9 @@ PROTOCOL: Final[Mapping[str, str]] = {
 """What every request says, wherever it goes."""
 _GOES_ALONG: Final = ("mcp-", "accept", "cache-control", "last-event-id")
 _BUFFER: Final = 1 << 18
+
+MOST_SESSIONS: Final = 4096
+"""Sessions begun elsewhere whose origin is remembered; the oldest are forgotten, and so refused."""
 
 _LARGE: Final = 1 << 20
 
@@ -53,6 +57,9 @@ class Redirects:
         self._complaints = complaints
         # Each goes with its one connection.
         self._connectors: weakref.WeakSet[aiohttp.BaseConnector] = weakref.WeakSet()
+        # Which origin began a session, of those that were not begun at the server's own.
+        self._sessions: dict[str, str] = {}
+        self._closed = 0
 
     async def follow(
         self,
@@ -66,25 +73,44 @@ class Redirects:
         """The answer at the end of the way. ``elsewhere``: also at another origin.
 
         Raises:
+            SessionElsewhere: it would lead a session away from the origin that began it.
             Unavailable: it is not followed, or may not be dialled, or does not answer.
         """
-        method, away = response.method, False
+        method, away, closed = response.method, False, self._closed
+        origin = session = None
+        for name, value in headers.items():
+            if name.lower() == SESSION_HEADER.lower():
+                session = value
         for _ in range(MOST_HOPS):
             response.release()
-            there = self._next(response, method)
-            away = away or there.origin() != response.url.origin()
+            before, there = self._next(response, method)
+            origin = origin or before.origin
+            away = away or there.origin != origin
             if away and not elsewhere:
                 raise faults.redirected(self._server, response, "it leads to another origin")
-            connector = await self._checked(there, away=away)
+            if away and session is not None and self._sessions.get(session) != there.origin:
+                raise faults.redirected(
+                    self._server,
+                    response,
+                    "the session was begun at another origin",
+                    SessionElsewhere,
+                )
+            url = URL(there.canonical, encoded=True)
+            connector = await self._checked(url, away=away)
+            if closed != self._closed:
+                await connector.close()
+                raise Unavailable(self._server, "is removed or starts anew here", ran="no")
             if away:
-                response = await self._away(connector, method, there, body, headers)
+                response = await self._away(connector, method, url, body, headers)
             else:
                 await connector.close()
-                response = await send(method, there, body, headers)
+                response = await send(method, url, body, headers)
             if not 300 <= response.status < 400:
+                if away:
+                    self._begun(there, method, session, response)
                 self._complaints.warn(
                     "redirect",
-                    f"redirects to {faults.shown(there)}; with that as its url, each request "
+                    f"redirects to {faults.shown(url)}; with that as its url, each request "
                     "would take one trip less",
                 )
                 return response
@@ -93,18 +119,36 @@ class Redirects:
 
     async def close(self) -> None:
         """Close the connections to other origins, also those in use."""
+        self._closed += 1
         for connector in list(self._connectors):
             await connector.close()
 
-    def _next(self, response: aiohttp.ClientResponse, method: str) -> URL:
+    def _next(self, response: aiohttp.ClientResponse, method: str) -> tuple[Target, Target]:
+        """Whence and where to. Raises Unavailable."""
         if response.status not in REDIRECTS:
             raise faults.redirected(self._server, response, "its status is no plain redirect")
+        locations = response.headers.getall("Location", [])
         try:
             base = parse(str(response.url))
-            found = next_hop(base, method, response.status, response.headers.get("Location"))
+            if len(locations) > 1:
+                raise NotFollowed("it has more than one Location")
+            found = next_hop(base, method, response.status, locations[0] if locations else None)
         except (Ambiguous, NotFollowed) as error:
             raise faults.redirected(self._server, response, str(error)) from None
-        return URL(found.canonical, encoded=True)
+        return base, found
+
+    def _begun(
+        self, there: Target, method: str, session: str | None, response: aiohttp.ClientResponse
+    ) -> None:
+        """Note whose session it is that an answer from elsewhere begins or ends."""
+        if method == "DELETE" and session is not None:
+            self._sessions.pop(session, None)
+        begun = response.headers.get(SESSION_HEADER)
+        if session is None and begun:
+            # What was begun elsewhere first stays with whoever did.
+            self._sessions.setdefault(begun, there.origin)
+            if len(self._sessions) > MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
 
     async def _checked(self, there: URL, *, away: bool) -> aiohttp.BaseConnector:
         try:
