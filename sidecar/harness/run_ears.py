@@ -32,6 +32,8 @@ __all__ = ["Ears"]
 log = logging.getLogger(__name__)
 
 _TITLE: Final = 200
+_MOST_TOOLS: Final = 1000
+"""Tool calls of which is known what was told last."""
 _LEAVING: Final = 5.0
 """Seconds for a question that nobody waits for to be written down as such."""
 
@@ -94,6 +96,8 @@ class Ears:
             tool = update.tool
             seen = (tool.title, tool.status)
             if self._tools.get(tool.id) != seen:
+                if len(self._tools) >= _MOST_TOOLS:
+                    self._tools.clear()
                 self._tools[tool.id] = seen
                 run.tell(f"{tool.kind or 'tool'} {tool.status}: {tool.title[:_TITLE]}")
         if update.plan:

@@ -20,7 +20,8 @@ __all__ = ["Episode", "Memories", "Memory"]
 
 log = logging.getLogger(__name__)
 
-_LARGEST = 2 << 20
+_LARGEST = 8 << 20
+"""Bytes of one memory. An answer that would make it larger is not kept."""
 _EPISODES = 5
 _TASK, _MESSAGE = 4_000, 8_000
 """Characters of what is kept of a task, and of its answer, to tell the next session."""
@@ -83,7 +84,10 @@ class Memories:
     def put(self, memory: Memory) -> None:
         path = self._path(memory.name.key)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_durably(path, msgspec.json.encode(memory))
+        data = msgspec.json.encode(memory)
+        if len(data) > _LARGEST:
+            data = msgspec.json.encode(msgspec.structs.replace(memory, answer=""))
+        write_durably(path, data)
 
     def handed_over(self, key: WorkKey, call: str) -> None:
         """The answer of this call was given: nobody else is to have it."""
@@ -112,7 +116,7 @@ class Memories:
     def _read(self, path: Path) -> Memory | None:
         try:
             with path.open("rb") as file:
-                memory = _decoder.decode(file.read(_LARGEST))
+                memory = _decoder.decode(file.read(_LARGEST + 1))
             # Names that can have no slug were written by nobody here.
             _ = memory.name.key
         except FileNotFoundError:
