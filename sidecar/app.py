@@ -148,6 +148,8 @@ class App:
         gate = audited(self._gatehouse.gate, self._audit, self.bus, config.audit)
         self.gateway = Gateway(config, self.bus, gate=gate, tracer=self._tracing.tracer)
         self.parking.definition = self.gateway.definition
+        if self._audit is not None:
+            self.parking.recorded = self._audit.written
         self.agents = House(
             Means(
                 gate=gate,

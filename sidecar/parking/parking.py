@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -15,6 +15,7 @@ from sidecar.events import Bus, ParkedAnswered, ParkedChanged, ToolsChanged
 from sidecar.gate.answers import denied as refused
 from sidecar.model import (
     CLIENT_CANCELLED,
+    NO_TRACE,
     Admitted,
     Call,
     Caller,
@@ -24,6 +25,7 @@ from sidecar.model import (
     NotSent,
     Refused,
     Tool,
+    TraceContext,
     Unavailable,
 )
 from sidecar.parking import answers, asking, tracing
@@ -99,6 +101,8 @@ class Parking:
         self.book = Book(store, clock)
         self.definition: Callable[[str, str], Tool | None] = lambda server, name: None
         """The tool of a server, by its own name, as it is now; ``None`` for one unknown."""
+        self.recorded: Callable[[], Awaitable[object]] = _at_once
+        """Returns when what was told of an answer is written down: before whoever gave it hears."""
         self._steps = Steps(self.book)
         self._leases = Leases(self.book, self.node, clock, length=lease)
         self._upkeep = Upkeep(self.book, clock)
@@ -188,7 +192,8 @@ class Parking:
             raise
         span.end()
         log.info("parked call %s of %s: %s by %s (%s)", id, parked.tool, parked.state, by, way)
-        self._bus.publish(_answer(parked, approve))
+        self._bus.publish(_answer(parked, approve, span.context if span.sampled else NO_TRACE))
+        await self.recorded()
         return parked
 
     def _meant(self, id: str) -> str:
@@ -438,8 +443,13 @@ def _event(parked: Parked, before: Parked | None, node: str) -> ParkedChanged:
     )
 
 
-def _answer(parked: Parked, approve: bool) -> ParkedAnswered:
+async def _at_once() -> None:
+    """Nobody writes anything down."""
+
+
+def _answer(parked: Parked, approve: bool, trace: TraceContext) -> ParkedAnswered:
     return ParkedAnswered(
+        trace=trace,
         call=parked.id,
         approve=approve,
         by=parked.answered_by,
