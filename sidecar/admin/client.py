@@ -169,6 +169,9 @@ class AdminClient:
     def events(self) -> Iterator[tuple[str, JsonObject]]:
         """What happens, from now on until the sidecar ends: an event's name and its body.
 
+        The first is named ``open``: from then on nothing is missed, so what is there already is
+        best asked for then. After one named ``lost`` it has to be asked for again.
+
         Raises:
             AdminError: nobody answers, or more is silent than its keep-alives allow.
         """
@@ -179,7 +182,8 @@ class AdminClient:
             connection.request("GET", "/v1/events", headers=headers)
             response = connection.getresponse()
             if response.status != 200:
-                raise AdminError(f"{self._address} answered {response.status} to /v1/events")
+                raise self._failure(response.status, _object(response.read(1 << 16)))
+            yield "open", {}
             name = ""
             while line := response.readline(1 << 20):
                 field, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(": ")
@@ -188,7 +192,7 @@ class AdminClient:
                 elif field == "data":
                     yield name, json.loads(value)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise AdminError(f"no sidecar answers at {self._address} ({error})") from error
+            raise AdminError(f"no sidecar answers at {self._address} ({_why(error)})") from error
         finally:
             connection.close()
 
@@ -226,8 +230,8 @@ class AdminClient:
             raw = response.read(64 << 20)
         except (OSError, http.client.HTTPException) as error:
             raise AdminError(
-                f"no sidecar answers at {self._address} ({error}); start one with `sidecar run`, "
-                "or name its configuration with --config"
+                f"no sidecar answers at {self._address} ({_why(error)}); start one with "
+                "`sidecar run`, or name its configuration with --config"
             ) from error
         finally:
             connection.close()
@@ -278,6 +282,20 @@ def _place(address: str) -> tuple[str, int | None]:
     if not host:
         raise ValueError("the address of an admin listener is unix:/path or http://host:port")
     return host, port or 80
+
+
+def _why(error: Exception) -> str:
+    """Without the number of an error of the system."""
+    return str((isinstance(error, OSError) and error.strerror) or error)
+
+
+def _object(raw: bytes) -> JsonObject:
+    """A problem's object; an empty one where it is none."""
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return {}
+    return cast("JsonObject", found) if isinstance(found, dict) else {}
 
 
 def _token(text: str) -> str:

@@ -17,6 +17,8 @@ _STATES = "waiting (the default), answered, all, or any state"
 _ARRAY = "as a JSON array"
 LEAST = 4
 """Characters of an id's beginning: with fewer, an empty variable of a script would approve."""
+MOST_KNOWN = 10_000
+"""Calls whose last state `watch` remembers."""
 FOLDED = "(folded; --all shows it)"
 HEAD = ("id", "state", "tool", "principal", "asked_at", "expires_at")
 
@@ -212,14 +214,33 @@ def watch(arguments: argparse.Namespace) -> int:
         client = _ask(arguments)
         if client is None:
             return common.BAD_CONFIG
-        for call in reversed(client.calls("waiting")):
-            print(_line(call, arguments.json), flush=True)
+        told = _Told(arguments.json)
         for name, body in client.events():
             if name.startswith("call."):
-                print(_line(body, arguments.json), flush=True)
+                told.tell(body)
+            elif name in ("open", "lost"):
+                # Only now: what begins to wait from here on comes as an event.
+                for call in reversed(client.calls("waiting")):
+                    told.tell(call)
     except AdminError as error:
         return _failed(error)
     return 0
+
+
+class _Told:
+    """Prints each state of each call once, however often it is heard of."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._states: dict[object, object] = {}
+
+    def tell(self, call: JsonObject) -> None:
+        id, state = call["id"], call["state"]
+        if self._states.pop(id, None) != state:
+            print(_line(call, self._as_json), flush=True)
+        self._states[id] = state
+        if len(self._states) > MOST_KNOWN:
+            del self._states[next(iter(self._states))]
 
 
 def _line(call: JsonObject, as_json: bool) -> str:

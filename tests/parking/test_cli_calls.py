@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from sidecar.admin.client import AdminClient
+from sidecar.cli import calls as verb
 from tests.kit.running import Sidecar, started
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b2J \u202egnp.exe \u3164\nstate: approved\r\n"
@@ -151,3 +153,60 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:
         return b""
+
+
+class Wire:
+    """An admin listener as ``watch`` sees it: a call begins to wait as soon as it listens."""
+
+    def calls(self, state: str) -> list[dict[str, Any]]:
+        assert state == "waiting"
+        return [row("b", "waiting"), row("a", "waiting")]
+
+    def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "open", {}
+        yield "call.waiting", row("b", "waiting")
+        yield "call.waiting", row("c", "waiting")
+        yield "server.ready", {"server": "x"}
+        yield "call.approved", row("b", "approved")
+        yield "lost", {}
+        yield "call.done", row("b", "done")
+
+
+def row(id: str, state: str) -> dict[str, Any]:
+    return {"id": id, "state": state, "tool": "t", "principal": "p"}
+
+
+def test_watch_misses_nothing_and_tells_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verb, "_ask", lambda arguments: Wire())
+    assert verb.watch(argparse.Namespace(json=False)) == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    # After the loss `b` waits, for all that anybody knows: it was told so by the listing.
+    assert lines == [
+        ["waiting", "a"],
+        ["waiting", "b"],
+        ["waiting", "c"],
+        ["approved", "b"],
+        ["waiting", "b"],
+        ["done", "b"],
+    ]
+
+
+def test_watch_says_why_it_cannot(tmp_path: Any) -> None:
+    (tmp_path / "token").write_text("of-some-length-it-is")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "other").write_text("of-another-it-is-too")
+    (tmp_path / "other").chmod(0o600)
+    admin = {"listen": "127.0.0.1:0", "token_file": str(tmp_path / "token")}
+    with started({"servers": {}, "admin": admin}) as sidecar:
+        wrong = {
+            "listen": sidecar.admin.removeprefix("http://"),
+            "token_file": str(tmp_path / "other"),
+        }
+        sidecar.write({**sidecar.config, "admin": wrong})
+        code, out, err = calls(sidecar, "watch")
+        assert (code, out) == (1, "") and "the token is neither the one in" in err, err
+        sidecar.write({**sidecar.config, "admin": {**wrong, "listen": "127.0.0.1:1"}})
+        code, out, err = calls(sidecar, "watch")
+        assert (code, out) == (1, "") and "(Connection refused)" in err, err
