@@ -279,6 +279,7 @@ class App:
                 version=__version__,
                 limits=self._config.limits,
                 hosts=self._config.hosts,
+                editors=lambda: self.agents.editors,
             )
             with _binding("listen", self._config.listen):
                 bound = await self._agent.start(self._config.listen)

@@ -132,6 +132,42 @@ async def serve_stdio(
         return 0
     from sidecar.downstream.stdio import StdioServer
 
+    return await _alone(config, lambda app: StdioServer(app.gateway, config, server=server).run())
+
+
+async def serve_acp(
+    config: Config,
+    harness: str,
+    *,
+    join: tuple[str, dict[str, str]] | None,
+    socket: str | None = None,
+) -> int:
+    """Serve the editor at standard input until that ends. As ``serve_stdio``.
+
+    Raises:
+        StartError: there is no such harness, where this process serves alone.
+        JoinError: the sidecar that is there cannot be joined, or has gone.
+    """
+    from sidecar.downstream import acp_join
+
+    if join is not None and await _listening(join[0], socket):
+        log.info("joined the sidecar at %s", join[0] if socket is None else f"unix:{socket}")
+        await acp_join.run_joined(
+            join[0], harness, join[1], limit=config.limits.line, socket=socket
+        )
+        return 0
+    if harness not in config.harnesses:
+        there = ", ".join(config.harnesses) or "none"
+        raise StartError(f"there is no harness {harness!r} in `harnesses`; there are: {there}", 2)
+    from sidecar.downstream.acp_stdio import run_alone
+
+    return await _alone(
+        config, lambda app: run_alone(app.gateway, app.agents.editors, app.bus, config, harness)
+    )
+
+
+async def _alone(config: Config, served: Callable[[App], Coroutine[object, object, object]]) -> int:
+    """Serve standard input until it ends or we are told to, without listeners but for people."""
     app = App(config)
     await app.start(listen=False)
     await app.listen_to_people()
@@ -140,7 +176,7 @@ async def serve_stdio(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await _first(StdioServer(app.gateway, config, server=server).run(), stop.wait())
+        await _first(served(app), stop.wait())
     finally:
         await app.close()
     return 0

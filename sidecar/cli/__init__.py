@@ -15,6 +15,7 @@ from sidecar import __version__
 NOUNS = (
     "run",
     "stdio",
+    "acp",
     "demo",
     "config",
     "servers",

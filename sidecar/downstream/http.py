@@ -1,8 +1,10 @@
-"""The agent listener: MCP over HTTP at ``/mcp`` and ``/mcp/{server}``, REST at ``/v1``.
+"""The agent listener: MCP over HTTP at ``/mcp`` and ``/mcp/{server}``, REST at ``/v1``, ACP at
+``/acp/{harness}``.
 
 Every request passes the same checks in the same order, cheapest first and nothing read before it
 must be: Host, Origin, path and method, content type, size → who calls → the body. What is MCP
-about the rest is in ``legacy`` and ``modern``, what is not in ``rest``.
+about the rest is in ``legacy`` and ``modern``, what is ACP in ``acp_http``, what is neither in
+``rest``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from aiohttp import web
 from multidict import istr
 
 from sidecar.config.types import Limits, Listen
+from sidecar.downstream.acp_http import Editors
 from sidecar.downstream.auth import Authenticator, Grant
 from sidecar.downstream.connections import ConnectionServer
 from sidecar.downstream.desk import Desk, fault
@@ -34,6 +37,7 @@ from sidecar.mcp import errors
 from sidecar.mcp.headers import VERSION_HEADER
 from sidecar.mcp.versions import era_of_header
 from sidecar.model import Era, JsonObject, Unavailable
+from sidecar.ports.agents import EditorSessions
 from sidecar.wire.hosts import HostRules, HostVerdict
 
 log = logging.getLogger("sidecar.downstream")
@@ -73,8 +77,10 @@ class AgentListener:
         limits: Limits | None = None,
         hosts: Sequence[str] = (),
         most_in_flight: int = MOST_IN_FLIGHT,
+        editors: Callable[[], EditorSessions | None] = lambda: None,
     ) -> None:
         """``hosts`` are further names that are ours; loopback and the listen address are anyway.
+        ``editors`` gives what editors may open.
 
         Raises:
             ValueError: an entry of ``hosts`` is no host name.
@@ -88,6 +94,7 @@ class AgentListener:
         self._legacy = Legacy(self._state)
         self._modern = Modern(self._state)
         self._rest = Rest(self._state)
+        self._editors = Editors(self._state, bus, editors, name=name, version=version)
         self._connections: ConnectionServer | None = None
         self._socket: asyncio.AbstractServer | None = None
         self._path: str | None = None
@@ -137,9 +144,11 @@ class AgentListener:
             session.end_streams()
         for stream in tuple(state.listens):
             stream.end()
+        self._editors.drain()
         await state.crowd.wait(grace)
         stopped = Unavailable("sidecar", "it is shutting down", ran="maybe")
         await state.crowd.end(errors.of(stopped), timeout=2.0)
+        self._editors.close()
 
     async def close(self) -> None:
         """End at once whatever is left. Returns when nothing is. Idempotent."""
@@ -210,6 +219,7 @@ class AgentListener:
         for stream, grant in tuple(self._state.listens.items()):
             if self._authenticator.renewed(grant) != grant:
                 stream.end()
+        self._editors.renew(self._authenticator.renewed)
 
     # --------------------------------------------------------------------- one request
 
@@ -223,7 +233,8 @@ class AgentListener:
         except (ConnectionError, TimeoutError):
             raise
         except Exception as failure:  # noqa: BLE001  one request fails, the listener goes on
-            log.error("a request to %s failed: %s", "/v1" if rest else "/mcp", fault(failure))
+            face = next(face for face in ("/v1", "/acp", "/mcp", "/") if path.startswith(face))
+            log.error("a request to %s failed: %s", face, fault(failure))
             return Refusal(500, "the sidecar failed; its log says more").reply(rest=rest)
 
     async def _checked(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
@@ -277,8 +288,16 @@ class AgentListener:
             server = None
         elif path.startswith("/mcp/") and path.find("/", 5) < 0 and len(path) > 5:
             server = path[5:]
+        elif path.startswith("/acp/") and path.find("/", 5) < 0 and len(path) > 5:
+            if method != "GET":
+                raise Refusal(405, "GET, to open a WebSocket", {"Allow": "GET"})
+            return self._editors.connect, path[5:]
         else:
-            raise Refusal(404, "MCP is at /mcp and /mcp/{server}, REST at /v1/tools and /v1/call")
+            raise Refusal(
+                404,
+                "MCP is at /mcp and /mcp/{server}, REST at /v1/tools and /v1/call, ACP at "
+                "/acp/{harness}",
+            )
         if era_of_header(request.headers.get(_VERSION)) is Era.MODERN:
             if method != "POST":
                 raise Refusal(405, "this revision of MCP has POST alone", {"Allow": "POST"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from sidecar.harness.run import Run
-from sidecar.harness.session_asks import PermissionRequest
 from sidecar.model import Ask, Fields, JsonObject, RpcError
+
+if TYPE_CHECKING:
+    from sidecar.harness.run import Run
+    from sidecar.harness.session_asks import PermissionRequest
 
 __all__ = ["PERMISSION", "UPDATE", "answer_of", "asking", "question"]
 
