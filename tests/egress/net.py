@@ -18,10 +18,10 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Dns(BaseResolver):  # type: ignore[misc]
     """A DNS server over UDP: each name has a list of answers, one a query, the last for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
         self.answers: dict[str, list[list[str]]] = {}
         self.asked: list[str] = []
-        self._server = DNSServer(self, port=0, address="127.0.0.1")
+        self._server = DNSServer(self, port=port, address=address)
 
     def __enter__(self) -> Dns:
         self._server.start_thread()
