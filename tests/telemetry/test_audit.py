@@ -286,7 +286,9 @@ async def test_a_trail_that_cannot_be_written_does_not_start(trail: Memory, bus:
 
 def records(file: Path) -> list[dict[str, Any]]:
     files = [*rotated(file), file]
-    return [json.loads(line) for each in files for line in each.read_bytes().splitlines()]
+    lines = [line for each in files for line in each.read_bytes().splitlines(keepends=True)]
+    # A kill may have cut off the last one.
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def config(folder: Path, **other: Any) -> dict[str, Any]:
@@ -471,6 +473,21 @@ def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"audit: {tmp_path}/audit.jsonl: does not end with a record" in done.stderr
     assert (tmp_path / "audit.jsonl").read_text() == "these are my notes\n"
+
+
+async def test_an_answer_is_written_before_whoever_gave_it_hears(tmp_path: Path) -> None:
+    """The sidecar is killed the moment that the verb returns."""
+    file = tmp_path / "audit.jsonl"
+    gated = config(tmp_path, servers={"notes": NOTES}, parking={"hold": "50s"})
+    async with aiohttp.ClientSession() as http, running(gated) as sidecar:
+        await listed(http, sidecar)
+        calling = asyncio.create_task(call(http, sidecar))
+        done = await asyncio.to_thread(_approve_the_first, sidecar)
+        os.kill(sidecar.worker, signal.SIGKILL)
+        assert done.returncode == 0, done.stderr
+        await asyncio.gather(calling, return_exceptions=True)
+        await asyncio.to_thread(sidecar.wait)
+    assert [each["answer"] for each in records(file) if each["kind"] == "answer"] == ["approve"]
 
 
 # ---------------------------------------------------------------------------- the verb
