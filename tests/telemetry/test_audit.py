@@ -20,12 +20,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sidecar.cli import main
 from sidecar.events import Bus, Decided, ParkedAnswered, ParkedChanged
 from sidecar.model import Decision, PolicyError, TraceContext
 from sidecar.policy import SHIPPED
 from sidecar.telemetry import audit
 from sidecar.telemetry.audit import Audit
 from sidecar.telemetry.audit_chain import Head, rotated, verify
+from sidecar.telemetry.audit_file import ChainFile
 from tests.kit.client import Legacy, Modern, eventually
 from tests.kit.running import Sidecar, running, started
 
@@ -493,53 +495,79 @@ async def test_an_answer_is_written_before_whoever_gave_it_hears(tmp_path: Path)
 # ---------------------------------------------------------------------------- the verb
 
 
-def test_verify(tmp_path: Path) -> None:
-    file = tmp_path / "audit.jsonl"
+class Verb:
+    """``sidecar audit verify`` in this process: a code, and what was written to both streams."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = main(["audit", "verify", *arguments])
+        told = self._capsys.readouterr()
+        return code, told.out, told.err
+
+
+def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, verb = tmp_path / "audit.jsonl", Verb(capsys)
     with started(config(tmp_path)) as sidecar:
-        running_still = sidecar.cli("audit", "verify", str(file))
-        assert (running_still.returncode, "no stop" in running_still.stdout) == (0, True)
+        code, out, _ = verb(str(file))
+        assert (code, "no stop" in out) == (0, True)
     # The configuration says where it is.
     done = sidecar.cli("audit", "verify")
     assert (done.returncode, done.stderr) == (0, "")
     assert "the chain holds" in done.stdout
     head = done.stdout.splitlines()[-1].removeprefix("head ")
     assert f"audit: ends with record {head}" in sidecar.log()
-    assert sidecar.cli("audit", "verify", "--head", head).returncode == 0
+    assert verb(str(file), "--head", head)[0] == 0
     first, *rest = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(first.replace(b'"pid":', b'"pid":1') + b"".join(rest))
-    broken = sidecar.cli("audit", "verify", str(file))
-    assert broken.returncode == 4
-    assert broken.stdout.startswith(f"{file}:1: record 1 is not what it was")
-    as_json = sidecar.cli("audit", "verify", "--json", str(file))
-    assert as_json.returncode == 4
-    told = json.loads(as_json.stdout)
-    assert (told["ok"], told["records"]) == (False, 1 + len(rest))
-    assert told["breaks"][0]["file"] == str(file)
-    assert told["breaks"][0]["line"] == 1
+    code, out, _ = verb(str(file))
+    assert code == 4
+    assert out.startswith(f"{file}:1: record 1 is not what it was")
+    code, out, _ = verb("--json", str(file))
+    told = json.loads(out)
+    assert (code, told["ok"], told["records"]) == (4, False, 1 + len(rest))
+    assert (told["breaks"][0]["file"], told["breaks"][0]["line"]) == (str(file), 1)
     file.write_bytes(first)
-    cut = sidecar.cli("audit", "verify", "--head", head)
-    assert (cut.returncode, "before" in cut.stdout) == (4, True)
-    assert sidecar.cli("audit", "verify", "--head", "x").returncode == 2
-    missing = sidecar.cli("audit", "verify", str(tmp_path / "absent"))
-    assert (missing.returncode, missing.stderr) == (
+    code, out, _ = verb("--head", head, str(file))
+    assert (code, "before" in out) == (4, True)
+    assert verb(str(file), "--head", "x")[0] == 2
+    assert verb(str(tmp_path / "absent")) == (
         1,
+        "",
         f"{tmp_path}/absent: No such file or directory\n",
     )
 
 
-def test_verify_without_a_trail_says_what_to_do(tmp_path: Path) -> None:
-    sidecar = Sidecar({})
-    done = sidecar.cli("audit", "verify")
-    assert done.returncode == 2
-    assert "names no file as audit" in done.stderr
+def test_verify_reads_what_the_file_was_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, verb = tmp_path / "audit.jsonl", Verb(capsys)
+    trail = ChainFile(file, 200)
+    trail.append([b'{"kind":"decision"}'] * 10)
+    assert len(rotated(file)) > 2
+    code, out, _ = verb(str(file))
+    assert (code, "10 records in" in out) == (0, True)
+    code, out, _ = verb("--only", str(file))
+    assert (code, "10 records in" in out) == (0, False)
+    assert "those before it are in no file that was given" in out
+    rotated(file)[1].unlink()
+    code, out, _ = verb(str(file))
+    assert (code, "should stand before this one" in out) == (4, True)
+
+
+def test_verify_without_a_trail_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sidecar.yaml").write_text("listen: off\n")
+    code, _, err = Verb(capsys)("--config", str(tmp_path / "sidecar.yaml"))
+    assert (code, "names no file as audit" in err) == (2, True)
 
 
 def test_the_log_says_where_it_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever keeps the log elsewhere has a head that nobody can write anew."""
     caplog.set_level(logging.INFO, "sidecar.audit")
     file = tmp_path / "audit.jsonl"
-    from sidecar.telemetry.audit_file import ChainFile
-
     trail = ChainFile(file, 10)
     trail.append([b'{"kind":"x"}'])
     head = trail.append([b'{"kind":"x"}'])
