@@ -267,6 +267,15 @@ class SessionUpdate(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkChanged(Event):
+    """A run of a coding agent began, or is over."""
+
+    harness: str
+    work: str
+    over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swept(Event):
     """A sweep ended: the worktree paths removed, and those kept with their reason."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.config import HarnessConfig
-from sidecar.events import Bus
+from sidecar.events import Bus, WorkChanged
 from sidecar.harness import run_spans
 from sidecar.harness.answers import busy, refused, running
 from sidecar.harness.harness import Harness
@@ -102,6 +102,7 @@ class Runs:
         we listen for agents, ``servers`` gives the names of the MCP servers there are. ``hold``
         (``parking.hold``) and ``sweep`` are in seconds, ``name`` is the sidecar's own."""
         self._works = works
+        self._bus = bus
         self._checkouts = tuple(checkouts)
         self._tracer = tracer or PassingTracer()
         self._servers = servers
@@ -307,6 +308,7 @@ class Runs:
         self._claims[wanted.claim] = run
         self._active.setdefault(key, []).append(run)
         run.task = asyncio.create_task(self._task(run), name=f"run of {key}")
+        self._bus.publish(WorkChanged(harness=config.name, work=name.work, over=False))
         return run
 
     async def _task(self, run: Run) -> None:
@@ -340,6 +342,7 @@ class Runs:
         if not run.traced:
             run.span.end("interrupted")
         run.end(answer, self._clock())
+        self._bus.publish(WorkChanged(harness=run.config.name, work=run.name.work, over=True))
         kept = [each for each in self._claims.values() if each.over]
         for old in kept[: max(0, len(kept) - _MOST_KEPT)]:
             self._claims.pop(old.claim, None)

@@ -31,6 +31,7 @@ from sidecar.events import (
     SessionUpdate,
     Swept,
     ToolsChanged,
+    WorkChanged,
 )
 from sidecar.model import JsonObject
 from sidecar.wire import json, sse
@@ -119,6 +120,7 @@ class Events:
                 listen(LabelsChanged, self._labels),
                 listen(PolicyLoaded, self._policy),
                 listen(SessionUpdate, self._work),
+                listen(WorkChanged, self._run),
                 listen(Swept, self._swept),
             ]
         self._readers.add(reader)
@@ -174,6 +176,9 @@ class Events:
         if now - self._worked >= GAP:
             self._worked = now
             self._tell("work.changed", {"harness": event.harness, "work": event.work})
+
+    def _run(self, event: WorkChanged) -> None:
+        self._tell("work.changed", {"harness": event.harness, "work": event.work})
 
     def _swept(self, event: Swept) -> None:
         self._tell("work.swept", {"removed": len(event.removed), "kept": len(event.kept)})
