@@ -7,6 +7,9 @@ from sidecar.ports.secrets import Secrets
 from sidecar.store import open_store
 from sidecar.store.sealed import Seal, SealedStore
 
+NOTED = "seal/key"
+"""Where in the store it stands which key seals, sealed with it itself."""
+
 
 def configured_store(config: Config, secrets: Secrets) -> SealedStore:
     """Not opened yet. Arguments of calls that wait for approval, and results on their way to
@@ -19,4 +22,4 @@ def configured_store(config: Config, secrets: Secrets) -> SealedStore:
     if config.store_key is not None:
         seal = Seal(values.store_keys(secrets.read(config.store_key)))
     also = ("calls/", "results/") if values.shared(config.store) else ()
-    return SealedStore(open_store(config.store), seal, also=also)
+    return SealedStore(open_store(config.store), seal, also=also, noted=NOTED)

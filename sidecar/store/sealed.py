@@ -11,10 +11,11 @@ import hashlib
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from sidecar.ports.store import ANY, Change, Record, Store, StoreError
+from sidecar.ports.store import ABSENT, ANY, Change, Record, Store, StoreError
 from sidecar.store.checks import check_key
 
 log = logging.getLogger("sidecar.store")
@@ -115,7 +116,11 @@ class SealedStore:
         *,
         prefixes: Sequence[str] = SEALED,
         also: Sequence[str] = (),
+        noted: str = "",
     ) -> None:
+        """``noted`` is where in the store it stands which key seals, so that nodes whose keys
+        differ are told when they start; empty: nowhere."""
+        self._noted = noted
         self._store = store
         self._seal = seal
         self._always = tuple(prefixes)
@@ -160,6 +165,38 @@ class SealedStore:
     async def open(self) -> None:
         """See the port."""
         await self._store.open()
+        if self._noted:
+            # What is told here helps a person; nobody starts or fails by it.
+            with suppress(StoreError):
+                await self._compare()
+
+    async def _compare(self) -> None:
+        """Tell of a key other than that of whoever started last, and leave a note of ours.
+
+        The note is replaced, so that a key that was changed on purpose is told of once.
+        """
+        there = await self._store.get(self._noted)
+        seal = self._seal
+        if seal is None:
+            if there is not None:
+                log.warning(
+                    "store_key: the sidecar that started last on this store seals with a key, and "
+                    "this one has none: it cannot read what others sealed"
+                )
+            return
+        if there is not None:
+            if seal.current(there.value):
+                return
+            try:
+                seal.open(self._noted, there.value)
+            except StoreError:
+                log.warning(
+                    "store_key: the sidecar that started last on this store seals with a key that "
+                    "is not here; neither reads what the other sealed. Give every node the same "
+                    "keys, a former one after the current one"
+                )
+        version = ABSENT if there is None else there.version
+        await self._store.put(self._noted, seal.seal(self._noted, b""), expected=version)
 
     async def get(self, key: str) -> Record | None:
         """See the port. Raises StoreError for what cannot be opened."""

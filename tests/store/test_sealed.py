@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -12,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.config import Config, SecretRef
+from sidecar.config.secrets import EnvFileSecrets
 from sidecar.ports.store import Change, Conflict, Store, StoreError
 from sidecar.store import open_store
+from sidecar.store.configured import configured_store
 from sidecar.store.memory import MemoryStore
 from sidecar.store.sealed import Seal, SealedStore
 from tests.store.contract import StoreContract, take
@@ -176,3 +180,61 @@ async def test_what_another_node_sealed_differently_hides_nothing_else(
     # Asked for, it is no absent one, nor is what was sealed handed out for what it stands for.
     with pytest.raises(StoreError, match="store_key"):
         await store.get("calls/1")
+
+
+# -------------------------------------------------------------- nodes whose keys are not the same
+
+
+async def told(inside: MemoryStore, caplog: pytest.LogCaptureFixture, *keys: bytes) -> str:
+    """What a node with these keys logs when it starts."""
+    caplog.clear()
+    seal = Seal(keys) if keys else None
+    await SealedStore(inside, seal, noted="seal/key").open()
+    return " ".join(record.getMessage() for record in caplog.records)
+
+
+async def test_keys_that_differ_are_told_at_the_start(
+    inside: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await told(inside, caplog) == ""
+    assert await inside.list("") == []
+    assert await told(inside, caplog, FORMER) == ""
+    assert await told(inside, caplog, FORMER) == ""
+    # A rotation as it is meant to be is no matter.
+    assert await told(inside, caplog, FORMER, KEY) == ""
+    assert await told(inside, caplog, KEY, FORMER) == ""
+    assert await told(inside, caplog, FORMER, KEY) == ""
+    assert await told(inside, caplog, KEY, FORMER) == ""
+    assert await told(inside, caplog, KEY) == ""
+    # The one that did not hear of it, and whoever starts after it.
+    assert "a key that is not here" in await told(inside, caplog, FORMER)
+    assert "a key that is not here" in await told(inside, caplog, KEY)
+    assert "this one has none" in await told(inside, caplog)
+    # Changed for good: once.
+    assert "a key that is not here" in await told(inside, caplog, FOREIGN)
+    assert await told(inside, caplog, FOREIGN) == ""
+    (note,) = await inside.list("")
+    assert note.key == "seal/key"
+    assert not any(key in note.value for key in (KEY, FORMER, FOREIGN))
+
+
+async def test_a_note_that_is_none_is_replaced(
+    inside: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await inside.put("seal/key", b"nonsense")
+    assert "a key that is not here" in await told(inside, caplog, KEY)
+    assert await told(inside, caplog, KEY) == ""
+
+
+async def test_a_configured_store_compares_keys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(
+        store=f"sqlite:{tmp_path}/s.db", store_key=SecretRef(from_env="SIDECAR_TEST_KEY")
+    )
+    for key in (KEY, FOREIGN):
+        environment = {"SIDECAR_TEST_KEY": base64.b64encode(key).decode()}
+        store = configured_store(config, EnvFileSecrets(environment))
+        await store.open()
+        await store.close()
+    assert caplog.text.count("a key that is not here") == 1
