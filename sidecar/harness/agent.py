@@ -465,8 +465,8 @@ class Agent:
         """Silence and memory, until it is over."""
         while self._over is None:
             await asyncio.sleep(min(self._limits.look, self._limits.silence / 4))
-            most = self._limits.memory
-            if most is not None and self.memory() > most:
+            held, most = self.memory(), self._limits.memory
+            if most is not None and held > most:
                 self._break("memory", f"it used more than {most >> 20} MiB, and was ended")
             elif self._quiet_for() > self._limits.silence:
                 self._silent = True

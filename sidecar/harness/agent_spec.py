@@ -36,8 +36,9 @@ class AgentLimits:
     grace: float = 5.0
     settle: float = 5.0
     memory: int | None = 8 << 30
-    look: float = 5.0
-    """Between two looks at memory and silence."""
+    look: float = 1.0
+    """Between two looks at its processes and silence. What it left behind is known by having
+    been seen while it was there."""
 
     @classmethod
     def of(cls, limits: Limits) -> AgentLimits:

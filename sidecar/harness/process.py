@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sidecar import processes
 from sidecar.children import Child, spawn
 from sidecar.harness import process_memory
 from sidecar.harness.agent_errors import Epitaph
@@ -40,7 +39,6 @@ class Process:
     ) -> None:
         self.pid = child.pid
         self._child = child
-        self._tree = processes.Tree(child.pid)
         self._born = time.monotonic()
         self._secrets = sorted({v for v in env.values() if len(v) >= _SECRET}, key=len)[::-1]
         self._heard = heard
@@ -60,7 +58,7 @@ class Process:
         ended: Callable[[Epitaph], None],
     ) -> Process:
         """In a session and process group of its own. Raises SpawnError."""
-        child = await spawn(command, env=env, cwd=cwd, name=name)
+        child = await spawn(command, env=env, cwd=cwd, name=name, adopts=True)
         return cls(child, env, heard, ended)
 
     def write(self, data: bytes) -> bool:
@@ -74,10 +72,11 @@ class Process:
         return True
 
     def memory(self) -> int:
-        """Bytes that it and everything below it hold for themselves."""
+        """Bytes that it and everything below it hold for themselves. What is seen here is also
+        ended with it, whatever becomes of it."""
         # Many that are looked at share a look; but one from before it was born lacks it.
         since = max(self._born, time.monotonic() - _FRESH)
-        return process_memory.private(self._tree.living(since))
+        return process_memory.private(self._child.members(since))
 
     def tail(self) -> str:
         """The end of its stderr, without the values of its environment. It may hold other

@@ -12,7 +12,8 @@ A step is an object with one of these keys; each is a method ``do_…`` below:
     blind                                read nothing more
     stop, error                          end the turn so; with `late`, steps for afterwards
     exit, kill                           end the process
-    fork                                 leave a process behind; with `daemon`, in another session
+    fork                                 leave a process behind; with `daemon`, in another session;
+                                         with `orphan`, also of a shell that is gone
     stderr, flood, mode, mcp             `times`, `text`; `mcp` calls a tool of the first server
 
 Without a script it says `echo: ` and the prompt. Everything that came is appended to the file
@@ -361,6 +362,10 @@ class Scripted:
 
     def do_fork(self, file, step):
         """The pid is written to the file."""
+        if step.get("orphan"):
+            command = f"sleep 600 & echo $! > {file}"
+            subprocess.run(["/bin/sh", "-c", command], check=True, start_new_session=True)
+            return
         child = subprocess.Popen(
             [sys.executable, "-S", "-c", "import time; time.sleep(600)"],
             start_new_session=step.get("daemon", False),

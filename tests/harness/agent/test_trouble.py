@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,16 +67,15 @@ async def test_a_crash_takes_its_question_with_it(tmp_path: Path) -> None:
         assert [request.command for request in ear.dropped] == ["ls"]
 
 
-@pytest.mark.parametrize("daemon", [False, True])
-async def test_nothing_of_it_is_left(tmp_path: Path, daemon: bool) -> None:
+@pytest.mark.parametrize("how", ["plain", "daemon", "orphan"])
+async def test_nothing_of_it_is_left(tmp_path: Path, how: str) -> None:
     file = tmp_path / "pid"
-    async with running(tmp_path) as (agent, _):
-        await agent.prompt(script({"fork": str(file), "daemon": daemon}, {"sleep": 0.05}))
+    async with running(tmp_path, limits=replace(LIMITS, look=60)) as (agent, _):
+        # What an agent puts into the background outlives the shell that did it.
+        await agent.prompt(script({"fork": str(file), how: True}))
         child = int(file.read_text())
         assert alive(child)
         assert os.getpgid(agent.pid) == agent.pid
-        # A daemon is known as one of its tree once it was looked at.
-        assert agent.memory() > 1 << 20
         pid = agent.pid
     await until(lambda: not alive(child))
     assert not alive(pid)
@@ -87,6 +87,20 @@ async def test_a_crash_leaves_nothing_either(tmp_path: Path) -> None:
         with pytest.raises(AgentGone):
             await agent.prompt(script({"fork": str(file)}, {"exit": 1}))
         child = int(file.read_text())
+    await until(lambda: not alive(child))
+
+
+async def test_nor_does_a_crash_what_was_seen_before(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    async with running(tmp_path) as (agent, ear):
+        fork = {"fork": str(file), "orphan": True}
+        turn = asyncio.create_task(agent.prompt(script(fork, {"say": "x"}, {"hang": True})))
+        await ear.until(lambda: ear.text)
+        child = int(file.read_text())
+        await until(lambda: child in agent._process._child._tree._known)
+        os.kill(agent.pid, signal.SIGKILL)
+        with pytest.raises(AgentGone):
+            await turn
     await until(lambda: not alive(child))
 
 
