@@ -23,7 +23,7 @@ def read(browser: Browser) -> None:
 
 def test_a_token_of_nobody_opens_nothing(world: World, browser: Browser) -> None:
     browser.fresh(world.page)
-    assert browser.js("return document.activeElement.id") == "token"
+    browser.until(lambda: browser.js("return document.activeElement.id") == "token")
     browser.one("#token").send_keys("wrong")
     browser.click(".sign button")
     assert browser.one(".error").text == "Nobody has this token."
