@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 Values: TypeAlias = tuple[str, ...]
 """The values of a series, in the order of its instrument's keys."""
@@ -51,6 +53,10 @@ class Known:
         known.add(value)
         return value
 
+    def forget(self, value: str) -> None:
+        """It makes room for another."""
+        self._known.discard(value)
+
 
 class Buckets:
     """One series of a histogram. ``counts`` has one more than there are bounds."""
@@ -84,6 +90,14 @@ class Instrument:
         if not values and self.keys:
             return [(OVERFLOW, "true")]
         return [(key, value) for key, value in zip(self.keys, values, strict=True) if value]
+
+
+def dropped(series: dict[Values, T], at: int, value: str) -> list[Values]:
+    """Drop every series that has this value at a place of its tuple; returns which these were."""
+    gone = [values for values in series if values and values[at] == value]
+    for values in gone:
+        del series[values]
+    return gone
 
 
 class Histogram(Instrument):

@@ -20,7 +20,7 @@ from sidecar.events import (
 )
 from sidecar.model import State
 from sidecar.semconv import GenAi, Key, Mcp, Metric
-from sidecar.telemetry.metrics import LONG, OTHER, Known, Registry, by, single
+from sidecar.telemetry.metrics import LONG, OTHER, Known, Registry, by, dropped, single
 
 MOST_NAMES: Final = 1000
 """Different tools, prompts, servers and rules that are told apart."""
@@ -161,9 +161,23 @@ class Meters:
             self._stops.pop()()
 
     def forget(self, server: str) -> None:
-        """A server is gone for good: nothing is told of its tools any more."""
+        """A server is gone for good: nothing is told of it any more, and its names make room.
+
+        Servers come and go at run time; names that are never freed would leave later ones
+        without."""
         self._tools.pop(server, None)
         self._up.end(server)
+        at = _OPERATION.index(Key.SERVER)
+        for values in (
+            *dropped(self._operations.series, at, server),
+            *dropped(self._attempts.series, at, server),
+        ):
+            self._tool.forget(values[_OPERATION.index(GenAi.TOOL)])
+            self._prompt.forget(values[_OPERATION.index(GenAi.PROMPT)])
+        dropped(self._calls.series, 3, server)
+        dropped(self._changes.series, 0, server)
+        dropped(self._legs.series, 0, server)
+        self._server.forget(server)
 
     # --------------------------------------------------------------- on the path of a call
 

@@ -258,12 +258,31 @@ async def test_legs_and_tools(bus: Bus, registry: Registry, clock: Clock) -> Non
     assert total(samples, f"{lasted}_sum", error_type="unavailable") == 100
 
 
-async def test_a_server_that_is_gone_is_told_of_no_more(bus: Bus) -> None:
+async def test_a_server_that_is_gone_makes_room_for_others(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_events, "MOST_NAMES", 3)
     registry = Registry()
     meters = Meters(registry, bus)
-    bus.publish(ToolsChanged(name="sidecar", server="notes", count=7))
-    meters.forget("notes")
-    assert total(await page(registry), "sidecar_tools") == 0
+    bus.publish(call())
+    for number in range(50):
+        server = f"s{number}"
+        about: dict[str, Any] = {"server": server, "target": f"{server}__read"}
+        bus.publish(LegChanged(server=server, state=State.READY))
+        bus.publish(ToolsChanged(name="sidecar", server=server, count=7))
+        bus.publish(call(**about, rule="default"))
+        bus.publish(
+            AttemptFinished(method="tools/call", kind="mcp", transport="http", seconds=0.1, **about)
+        )
+        samples = await page(registry)
+        took = "mcp_server_operation_duration_seconds_count"
+        assert total(samples, took, gen_ai_tool_name=f"{server}__read", sidecar_server=server) == 1
+        assert total(samples, "sidecar_calls_total", sidecar_server=server) == 1
+        assert total(samples, "sidecar_tools", sidecar_server=server) == 7
+        bus.publish(LegChanged(server=server, state=State.BACKOFF, error="gone"))
+        meters.forget(server)
+        assert f'"{server}"' not in str(await page(registry))
+    assert total(await page(registry), "sidecar_calls_total", sidecar_server="notes") == 1
     meters.close()
     assert not bus.wanted(CallFinished)
 
