@@ -34,7 +34,7 @@ PROFILE = replace(
 """One that asks in mode ``default``, as the real ones do."""
 
 LIMITS = AgentLimits(
-    initialize=30, open=30, mode=1.0, silence=60, cancel=10, grace=2, settle=1.0, look=0.05
+    initialize=30, open=30, mode=30, silence=60, cancel=10, grace=2, settle=1.0, look=0.05
 )
 
 
