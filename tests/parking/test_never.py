@@ -606,6 +606,7 @@ class Sidecars(RuleBasedStateMachine):
             self.world.slow = 0.0
             await moment(500)
             assert [task for _, task in self.calls if not task.done()] == []
+            self.every_call_gets_an_answer_or_waits()
             for node in self.nodes:
                 states = {row.state.value for row in node.rows()}
                 assert not states & {"taken"}, states
