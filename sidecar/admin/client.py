@@ -114,8 +114,13 @@ class AdminClient:
             Refused: ``configured``, ``options``, ``credential``, an egress rule …
             AdminError: nobody answers, or the store is lost (``store_unavailable``).
         """
-        status, _ = self._send("PUT", _server(name), {**(options or {}), **more})
-        return status == 201
+        return self.put(name, {**(options or {}), **more})[0]
+
+    def put(self, name: str, options: Mapping[str, object]) -> tuple[bool, list[str]]:
+        """As ``add``; whether it is new, and what is unwise about its options."""
+        status, found = self._send("PUT", _server(name), options)
+        told = (found or {}).get("warnings")
+        return status == 201, [str(each) for each in told] if isinstance(told, list) else []
 
     def remove(self, name: str) -> None:
         """Remove a server that was added.

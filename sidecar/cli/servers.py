@@ -52,10 +52,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--url", metavar="URL", help="its MCP address")
     what.add_argument(
         "--command",
-        metavar="PROGRAM",
-        nargs="+",
-        help="a program and its arguments, where runtime_servers.commands allows it; with "
-        "arguments that begin with -, use --options",
+        metavar="PROGRAM ...",
+        nargs=argparse.REMAINDER,
+        help="a program and all that follows as its arguments, where runtime_servers.commands "
+        "allows it; stands last",
     )
     what.add_argument("--options", metavar="JSON", help="everything at once, as a JSON object")
     parser.add_argument("--transport", choices=("http", "sse"))
@@ -82,6 +82,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isolation", choices=("auto", "shared", "session"))
 
 
+_OURS = {
+    *("--transport", "--credential", "--header", "--env", "--cwd", "--only", "--except"),
+    *("--gated", "--timeout", "--era", "--isolation", "--config", "--mcp-config"),
+    *("--options", "--url"),
+}
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -90,13 +97,15 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, object]:
-    """The options as the API takes them. Raises ValueError for ``--options`` that are none."""
+    """The options as the API takes them. Raises ValueError for what is none."""
     options: dict[str, object] = {}
     if arguments.options is not None:
         given = json.loads(arguments.options)
         if not isinstance(given, dict):
             raise ValueError("--options takes a JSON object")
         options.update(given)
+    if arguments.command == []:
+        raise ValueError("--command names no program; it stands last, with all of its arguments")
     plain = ("url", "command", "transport", "credential", "cwd", "only", "timeout", "era")
     for key in (*plain, "isolation"):
         value = getattr(arguments, key)
@@ -151,10 +160,19 @@ def add_server(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"sidecar servers add: {error}", file=sys.stderr)
         return 2
+    for word in arguments.command or ():
+        if word in _OURS:
+            print(
+                f"sidecar servers add: {word} goes to the program, since it stands after "
+                "--command; write it in front if it is meant for this command",
+                file=sys.stderr,
+            )
 
     def question(client: AdminClient) -> int:
-        new = client.add(arguments.name, options)
+        new, told = client.put(arguments.name, options)
         print(f"{arguments.name}: {'added' if new else 'replaced'}")
+        for each in told:
+            print(f"sidecar servers add: {each}", file=sys.stderr)
         return 0
 
     return _asked(arguments, question)

@@ -3,9 +3,11 @@ while the sidecar runs: data alone, read by the same shapes as the file."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
+from urllib.parse import unquote, urlsplit
 
 from sidecar.config import nodes, values
 from sidecar.config.faults import Fault, Faults
@@ -186,6 +188,13 @@ def _value(check: object) -> Text[str]:
     return Text("text", parse, {"type": "string", "maxLength": LONGEST_VALUE}, quiet=True)
 
 
+def _header_value(value: str) -> None:
+    values.header_value(value)
+    if not value.isascii():
+        # RFC 9110 section 5.5: whoever reads it may take it for another text.
+        raise ValueError("has a character that is not ASCII; percent-encode it")
+
+
 class Option:
     """Fields of the options of a server that is added at run time."""
 
@@ -211,7 +220,7 @@ class Option:
     CWD = Field("cwd", FilePath(), None, "The folder in which the program starts.")
     HEADERS = Field(
         "headers",
-        MapOf(_Literal(_value(values.header_value)), what="headers", key=values.header_name),
+        MapOf(_Literal(_value(_header_value)), what="headers", key=values.header_name),
         {},
         "Headers of every request; no secrets.",
     )
@@ -278,6 +287,18 @@ def _holds_secret(header: str, value: str) -> bool:
     if words & _SECRET_WORDS or ("key" in words and words & _SECRET_KEYS):
         return True
     return value.lower().startswith(_SCHEMES)
+
+
+_QUERY_WORDS = _SECRET_WORDS | {"key", "sig", "signature", "pat", "pwd"}
+
+
+def query_holds_secret(url: str) -> bool:
+    """Whether a URL has what looks like a secret in its query, by the names of its parameters."""
+    for part in urlsplit(url).query.replace(";", "&").split("&"):
+        name = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", unquote(part.partition("=")[0]))
+        if set(re.split(r"[^a-z0-9]+", name.lower())) & _QUERY_WORDS:
+            return True
+    return False
 
 
 def _options(got: Got) -> Options:

@@ -80,6 +80,9 @@ class Verdict:
             return "the port is neither 80 nor 443, and no rule allows it"
         if self.class_ in ("unresolved", "public"):
             return CLASSES[self.class_]
+        if self.class_ in ("cluster", "local"):
+            # Of a name alone, whatever its addresses are.
+            return f"the host {CLASSES[self.class_].removeprefix('it ')}"
         return f"the address is {self.class_}: {CLASSES[self.class_]}"
 
     def as_input(self) -> JsonObject:

@@ -151,5 +151,7 @@ def _reason(error: OSError) -> str:
         return "the host name cannot be resolved"
     if error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)
+    if isinstance(error, aiohttp.ClientError):
+        return "it was cut"  # Its text may hold the URL, and that a key in its query.
     # uvloop's and the event loop's own texts name addresses only.
     return error.strerror or type(error).__name__

@@ -29,6 +29,7 @@ from sidecar.upstream.runtime import (
     decode_record,
     encode,
     server_config,
+    warnings,
 )
 from sidecar.upstream.tasks import cancelled
 from sidecar.wire.json import canonical
@@ -243,7 +244,7 @@ class Registry:
             StoreError: the store is lost; nothing was added.
         """
         rules = self._rules
-        check_name(name, rules.separator, rules.configured)
+        check_name(name, rules.separator, rules.configured, self._entries)
         config = server_config(name, options, rules.credentials, rules.runtime, shared=self._shared)
         value = encode(options, by)
         if len(value) > MOST_BYTES:
@@ -251,7 +252,7 @@ class Registry:
         await self._checked(config, by)
         async with self._lock:
             # The check took its time.
-            check_name(name, self._rules.separator, self._rules.configured)
+            check_name(name, self._rules.separator, self._rules.configured, self._entries)
             key = PREFIX + name
             there = await self._store.get(key)
             if there is None and len(self._entries) >= self._rules.runtime.most:
@@ -263,6 +264,8 @@ class Registry:
             if there is None or not _same(there, options):
                 there_now = await self._store.put(key, value)
                 log.info("server %s was added by %s", name, by or "a caller of Python")
+                for each in warnings(options):
+                    log.warning("server %s: %s", name, each)
             else:
                 there_now = there
             self._apply([there_now])

@@ -6,12 +6,12 @@ only make a tool stricter, and it names credentials without holding any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from sidecar.config import CredentialConfig, Fault, RuntimeServers, SecretRef, ServerConfig, values
 from sidecar.config.nodes import Plain
-from sidecar.config.runtime import Options, read_options
+from sidecar.config.runtime import Options, query_holds_secret, read_options
 from sidecar.model import JsonObject
 from sidecar.wire.json import BadJson, canonical, decode
 
@@ -31,8 +31,8 @@ class NotFound(Exception):
 class Refused(Exception):
     """A server cannot be added or removed.
 
-    ``reason`` is a word for programs: ``configured``, ``reserved``, ``name``, ``options``,
-    ``commands``, ``credential``, ``too_many``, ``egress`` or the rule that denied it
+    ``reason`` is a word for programs: ``configured``, ``reserved``, ``name``, ``alike``,
+    ``options``, ``commands``, ``credential``, ``too_many``, ``egress`` or the rule that denied it
     (``egress/private`` …). ``detail`` says what to do, ``faults`` every fault of the options.
     """
 
@@ -43,8 +43,11 @@ class Refused(Exception):
         self.faults = tuple(faults)
 
 
-def check_name(name: str, separator: str, configured: Mapping[str, str]) -> None:
-    """``configured`` maps the names of sidecar.yaml to what they are (``server``, ``harness``).
+def check_name(
+    name: str, separator: str, configured: Mapping[str, str], others: Iterable[str] = ()
+) -> None:
+    """``configured`` maps the names of sidecar.yaml to what they are (``server``, ``harness``),
+    ``others`` are those of servers that were added.
 
     Raises:
         Refused: the name cannot be a runtime server's.
@@ -60,6 +63,26 @@ def check_name(name: str, separator: str, configured: Mapping[str, str]) -> None
         raise Refused("reserved" if name == values.RESERVED else "name", str(error)) from None
     if separator in name:
         raise Refused("name", f'a name has no separator ("{separator}") in it')
+    folded = name.casefold()
+    for other in (*configured, *others):
+        # Whoever approves a call of the one is not to take it for the other's.
+        if other != name and other.casefold() == folded:
+            raise Refused(
+                "alike",
+                f"it would differ from {other}, which is there already, in upper and lower case "
+                "alone; use another name",
+            )
+
+
+def warnings(options: Plain) -> list[str]:
+    """What is allowed and yet unwise about options that passed. Quotes nothing of them."""
+    url = options.get("url") if isinstance(options, dict) else None
+    if isinstance(url, str) and query_holds_secret(url):
+        return [
+            "the query of its url looks like it holds a secret, which stands in the store as it "
+            "is; where the server takes it in a header, name a credential of sidecar.yaml instead"
+        ]
+    return []
 
 
 def server_config(

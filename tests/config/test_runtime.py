@@ -18,7 +18,7 @@ from sidecar.config import (
     SecretRef,
     values,
 )
-from sidecar.config.runtime import OPTIONS, Options, read_options
+from sidecar.config.runtime import OPTIONS, Options, query_holds_secret, read_options
 from tests.config.conftest import Load
 
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -203,6 +203,8 @@ def test_the_least_and_the_most() -> None:
         ({"url": "http://a", "headers": {"Cookie": "x"}}, "headers", "credential"),
         ({"url": "http://a", "headers": {"host": "x"}}, "headers.host", "sidecar itself"),
         ({"url": "http://a", "headers": {"x": "a\nb"}}, "headers.x", "line break"),
+        ({"url": "http://a", "headers": {"x": "caf\u00e9"}}, "headers.x", "not ASCII"),
+        ({"url": "http://a", "headers": {"x": "a\u2028b"}}, "headers.x", "not ASCII"),
         ({"url": "http://a", "trusted": True}, "trusted", "can only be false"),
         ({"url": "http://a", "gated": False}, "gated", "can only be true"),
         ({"url": "http://a", "gated": ["x"]}, "gated", "can only be true"),
@@ -272,3 +274,25 @@ def test_whatever_is_given_is_read_or_refused(options: dict[str, object]) -> Non
     assert isinstance(read, Options) or read
     if isinstance(read, Options):
         jsonschema.validate(options, OPTIONS.schema())
+
+
+@pytest.mark.parametrize(
+    ("query", "holds"),
+    [
+        ("api_key=x", True),
+        ("exaApiKey=x", True),
+        ("a=1&Token=x", True),
+        ("a=1;access_token=x", True),
+        ("%74oken=x", True),
+        ("key=x", True),
+        ("X-Amz-Signature=x", True),
+        ("sig=x", True),
+        ("password", True),
+        ("tenant=token", False),
+        ("monkey=1&keyboard=2&design=3", False),
+        ("profile=a", False),
+        ("", False),
+    ],
+)
+def test_a_query_that_looks_like_it_holds_a_secret(query: str, holds: bool) -> None:
+    assert query_holds_secret(f"https://a.example/api_key/mcp?{query}") is holds

@@ -160,7 +160,7 @@ def test_mismatches_of_every_kind(capsys: pytest.CaptureFixture[str], folder: Pa
         "my.jsonl:1: a https://x.example/: expected deny, decided allow by rule egress/public",
         "my.jsonl:3: b https://x.example/: may dial 1.1.1.1, 1.0.0.1, not 1.1.1.1",
         "my.jsonl:4: c https://x.example/: the host was taken for x.example",
-        "my.jsonl:5: d?[2J http://127.1/: expected allow, decided deny by rule egress/ipv4",
+        "my.jsonl:5: d\\u001b[2J http://127.1/: expected allow, decided deny by rule egress/ipv4",
         "4 cases, 4 mismatches",
     ]
 

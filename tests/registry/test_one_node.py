@@ -213,6 +213,28 @@ async def test_the_command_line(upstream: HttpServer, base: Base) -> None:
         assert "NAME=VALUE" in await cli("add", "x", "--url", "u", "--header", "bad", code=2)
         assert "JSON" in await cli("add", "x", "--options", "[]", code=2)
         assert "required" in await cli("add", "x", code=2)
+        # All that follows --command belongs to the program.
+        python = ("--gated", "--command", "python", "-m", "x", "--env", "A=B")
+        told = await cli("add", "x", *python, code=1)
+        assert "--env goes to the program" in told
+        assert "only servers with a url" in told
+        assert "names no program" in await cli("add", "x", "--command", code=2)
+        # A key in the query of an address is told of, and shown nowhere.
+        keyed = f"{upstream.url}?api_key=s3cret-k"
+        told = await cli("add", "keyed", "--url", keyed)
+        assert told.startswith("keyed: added\n")
+        assert "looks like it holds a secret" in told
+        dead = f"http://127.0.0.1:{dead_port()}/mcp?token=s3cret-t"
+        await cli("add", "dead", "--url", dead)
+        async with connected(sidecar) as client:
+            await client.until_listed("keyed__echo")
+            assert await client.text("keyed__echo", message="hi") == "hi"
+            shown = [await cli("list"), await cli("list", "--json"), sidecar.log()]
+            shown.append(json.dumps(await client.names()))
+        assert "keyed" in shown[0]
+        assert not any("s3cret" in each for each in shown)
+        await cli("remove", "keyed")
+        await cli("remove", "dead")
         assert await cli("remove", "late") == "late: removed\n"
         assert json.loads(await cli("list", "--json")) == []
 

@@ -187,6 +187,35 @@ async def test_names_that_cannot_be(node: Node, name: str, reason: str) -> None:
     await refusal(node, name, A, reason)
 
 
+async def test_names_that_differ_in_case_alone(store: Store) -> None:
+    node = Node(store, configured={"notes": "server", "Coder": "harness"})
+    for name, other in (("NOTES", "notes"), ("coder", "Coder")):
+        assert other in str(await refusal(node, name, A, "alike"))
+    await node.registry.add("search", A)
+    assert "search" in str(await refusal(node, "Search", A, "alike"))
+    await refusal(node, "notes", A, "configured")
+    assert await node.registry.add("search", {"url": "http://again.example"}) is False
+    # Met in the store, under a configuration that has come since.
+    node.configure(configured={"SEARCH": "server"})
+    assert (node.states, node.names) == ({"search": "failed"}, [])
+    assert "differ from SEARCH" in node.error("search")
+    node.configure(configured={})
+    assert node.names == ["search"]
+    await node.registry.close()
+
+
+async def test_a_key_in_a_query_is_warned_of_and_not_quoted(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await node.registry.add("a", {"url": "http://a.example/mcp?api_key=s3cret"})
+    assert "the query of its url looks like it holds a secret" in caplog.text
+    assert "s3cret" not in caplog.text
+    caplog.clear()
+    await node.registry.add("b", {"url": "http://a.example/mcp?tenant=t"})
+    assert "secret" not in caplog.text
+
+
 async def test_the_separator_is_not_in_a_name(store: Store) -> None:
     node = Node(store, separator="-")
     assert "separator" in str(await refusal(node, "a-b", A, "name"))

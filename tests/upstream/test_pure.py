@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 
+import aiohttp
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from sidecar.config import Limits, SecretRef, ServerConfig
 from sidecar.mcp.errors import MODERN_CODES
@@ -405,3 +408,18 @@ def test_each_kind_is_told_once_until_forgiven(caplog: pytest.LogCaptureFixture)
     complaints.warn("a", "first")
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warnings == ["server up: first", "server up: second", "server up: first"]
+
+
+def test_what_a_library_says_of_a_broken_connection_is_not_repeated() -> None:
+    """It quotes the address, in whose query there may be a key."""
+    url = URL("http://a.example/mcp?api_key=s3cret")
+    for error in (
+        aiohttp.ClientOSError(None, f"Can not write request body for {url}"),
+        aiohttp.ClientConnectionResetError(f"Cannot write to {url}"),
+        aiohttp.ClientPayloadError(f"{url}"),
+        aiohttp.InvalidURL(url),
+        aiohttp.ClientOSError(errno.EPIPE, f"Can not write request body for {url}"),
+    ):
+        found = faults.of("up", url, error)
+        assert "s3cret" not in found.why
+        assert found.ran == ("no" if isinstance(error, aiohttp.InvalidURL) else "maybe")

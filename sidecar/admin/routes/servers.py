@@ -17,7 +17,7 @@ from sidecar.config.runtime import OPTIONS
 from sidecar.model import JsonObject, ServerStatus
 from sidecar.ports.store import StoreError
 from sidecar.upstream.registry import Registry
-from sidecar.upstream.runtime import NotFound, Refused
+from sidecar.upstream.runtime import NotFound, Refused, warnings
 
 SERVER = {
     "type": "object",
@@ -31,6 +31,11 @@ SERVER = {
         "tools": {"type": "integer", "minimum": 0},
         "error": {"type": "string", "description": "Why it is not ready; names no secret."},
         "retry_in": {"type": "number", "description": "Seconds until the next attempt."},
+        "warnings": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Where it was added just now: what is unwise about its options.",
+        },
     },
 }
 _NAMES = {"type": "array", "items": {"type": "string"}}
@@ -51,7 +56,7 @@ _NAME = Param(
     required=True,
 )
 # Conflicts with what is there; everything else that is refused is a matter of the options.
-_CONFLICTS = ("configured", "reserved", "too_many")
+_CONFLICTS = ("configured", "reserved", "alike", "too_many")
 
 
 def routes(servers: Callable[[], Iterable[ServerStatus]], registry: Registry) -> list[Route]:
@@ -69,7 +74,9 @@ def routes(servers: Callable[[], Iterable[ServerStatus]], registry: Registry) ->
             raise _refused(error) from None
         except StoreError as error:
             raise _lost(error) from None
-        return answer(_now(servers(), name), 201 if new else 200)
+        told = cast("list[object]", warnings(options))
+        state = _now(servers(), name)
+        return answer({**state, "warnings": told} if told else state, 201 if new else 200)
 
     async def delete(request: web.Request) -> web.Response:
         try:
