@@ -19,10 +19,12 @@ test-agents: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py --agents
 	SIDECAR_AGENTS=1 $(BIN)/pytest tests/harness/agent -m real --timeout 600
 
-# Backends that read what a sidecar tells, in full: tens of megabytes from Debian.
+# Backends that read what a sidecar tells, in full: tens of megabytes from Debian, and 850 from PyPI.
 test-otel: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/prometheus.py
+	@$(BIN)/python tests/peers/install.py --otel
 	$(BIN)/pytest tests/telemetry/test_prometheus_real.py --timeout 600
+	SIDECAR_PHOENIX=1 $(BIN)/pytest tests/telemetry/test_phoenix.py --timeout 900
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ Needs Python with pip, and nothing else of the system: Node.js comes as a wheel.
 npm packages, each Python environment) has a stamp that holds a digest of its own pins, so a run
 with nothing to do costs a few milliseconds and prints nothing, and a changed pin reinstalls its
 own part only. Parts are installed side by side. With `--agents` also the coding agents that only
-`make test-agents` needs.
+`make test-agents` needs, with `--otel` the backend that only `make test-otel` needs.
 
 Exit status 1, with the tail of the installer's own words, when a part could not be installed.
 """
@@ -31,7 +31,7 @@ ROOT = HERE.parent.parent
 PEERS = ROOT / ".peers"
 # Bumped when this file starts to install differently what the pins say.
 RECIPE = 1
-INSTALL_TIMEOUT = 600.0
+INSTALL_TIMEOUT = 1200.0
 STILL_WORKING = 15.0
 
 Pins = dict[str, str]
@@ -119,10 +119,12 @@ def install_python(where: Path, pins: Pins) -> None:
     pip_install(pins, f"--python={where / 'bin' / 'python'}")
 
 
-def parts(*, agents: bool = False) -> list[Part]:
-    """Everything that ``pins.toml`` asks for, the slowest first; with ``agents`` all of them."""
+def parts(*, agents: bool = False, otel: bool = False) -> list[Part]:
+    """Everything that ``pins.toml`` asks for, the slowest first; with ``agents`` all of them,
+    with ``otel`` a backend for traces."""
     pins = tomllib.loads((HERE / "pins.toml").read_text())
-    python = [Part(name, wanted, install_python) for name, wanted in pins["python"].items()]
+    environments = {**(pins["otel"] if otel else {}), **pins["python"]}
+    python = [Part(name, wanted, install_python) for name, wanted in environments.items()]
     tables = {"agents": "agents", "node": "npm"}
     if agents:
         tables = {"more-agents": "more-agents", **tables}
@@ -152,7 +154,7 @@ def tell_progress(pending: set[str], done: threading.Event) -> None:
 
 
 def main() -> int:
-    wanted = parts(agents="--agents" in sys.argv[1:])
+    wanted = parts(agents="--agents" in sys.argv[1:], otel="--otel" in sys.argv[1:])
     missing = [part for part in wanted if not part.is_there()]
     if not missing:
         return 0

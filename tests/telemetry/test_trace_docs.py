@@ -76,3 +76,10 @@ def test_every_name_is_used() -> None:
         if key.isupper() and not re.search(rf"\b{of.__name__}\.{key}\b", code)
     ]
     assert unused == []
+
+
+def test_pictures_are_where_the_page_shows_them() -> None:
+    found = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TRACES)
+    assert found
+    for name in found:
+        assert (ROOT / "docs" / name).read_bytes().startswith(b"\x89PNG"), name

@@ -65,8 +65,10 @@ def over_http(receiver: Receiver, folder: Path) -> Iterator[str]:
 class Agent:
     """A client whose calls have spans of its own, as an instrumented agent's have."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._provider = TracerProvider(resource=Resource({"service.name": "agent"}))
+    def __init__(self, receiver: Receiver, about: dict[str, str] | None = None) -> None:
+        self._provider = TracerProvider(
+            resource=Resource({"service.name": "agent", **(about or {})})
+        )
         exporter = OTLPSpanExporter(endpoint=f"{receiver.url}/v1/traces")
         self._provider.add_span_processor(SimpleSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("agent")
