@@ -202,7 +202,7 @@ class Agent:
                 self._cancel()
                 raise
             turn = self._turn(answer)
-            await self._settle()
+            await self._settle(turn.ended_by)
             self._check()
             message = self._session.last_message
             return replace(turn, last_message=message.text, cut=message.cut)
@@ -311,14 +311,15 @@ class Agent:
             raw=reply.result,
         )
 
-    async def _settle(self) -> None:
+    async def _settle(self, ended_by: Ended) -> None:
         """What belongs to a turn may come after its end: wait until nothing does."""
         quiet = self._spec.profile.drain
         until = _now() + max(quiet, self._limits.settle)
         while (now := _now()) < until and self._over is None:
             since = now - self._frame_at
-            # A tool that it left running may have more to say, or never will.
-            if since >= quiet and not self._session.tools.running:
+            # A tool that it left running may have more to say; one of a turn that was ended for
+            # it will not.
+            if since >= quiet and not (ended_by == "agent" and self._session.tools.running):
                 return
             await asyncio.sleep(max(0.01, min(quiet - since, quiet)))
 

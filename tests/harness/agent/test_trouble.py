@@ -259,6 +259,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
+async def test_a_tool_of_a_cancelled_turn_is_not(tmp_path: Path) -> None:
+    call = {"toolCallId": "t", "status": "in_progress"}
+    limits = replace(LIMITS, settle=600)
+    async with running(tmp_path, limits=limits) as (agent, ear):
+        turn = asyncio.create_task(agent.prompt(script({"tool": call}, {"hang": True})))
+        await ear.until(lambda: [u for u in ear.updates if u.tool])
+        await agent.cancel()
+        assert (await turn).ended_by == "cancel"
+
+
 async def test_silence_ends_a_turn(tmp_path: Path, clock: Clock) -> None:
     limits = replace(LIMITS, silence=600)
     async with running(tmp_path, limits=limits) as (agent, ear):
