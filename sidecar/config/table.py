@@ -206,7 +206,12 @@ class Bounds:
     BODY = Field("body", size(KIB, GIB), Limits().body, "The largest request body.")
     RESULT = Field("result", size(KIB, GIB), Limits().result, "The largest result.")
     EVENT = Field("event", size(KIB, GIB), Limits().event, "The largest event of a stream.")
-    LINE = Field("line", size(KIB, GIB), Limits().line, "The longest line of a stdio server.")
+    LINE = Field(
+        "line",
+        size(KIB, GIB),
+        Limits().line,
+        "The longest line of a stdio server, a coding agent or an editor.",
+    )
     DEPTH = Field("depth", Whole(4, 512), Limits().depth, "The deepest nesting of JSON.")
     LIST_PAGES = Field(
         "list_pages", Whole(1, 100_000), Limits().list_pages, "Pages of one list of a server."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,9 +19,10 @@ import yaml
 from acp import schema
 
 from sidecar.admin.client import AdminClient
+from sidecar.cli import parser
 from tests.harness.agent.kit import command, script
 from tests.harness.kit import git, repository
-from tests.kit.running import Sidecar, started, with_defaults
+from tests.kit.running import ROOT, Sidecar, started, with_defaults
 
 PATIENCE = 90.0
 COMMIT = (
@@ -90,15 +92,20 @@ class Place:
         }
 
 
+def words(file: Path) -> list[str]:
+    """What editors start, as the page says."""
+    return ["-m", "sidecar", "acp", "claude", "--config", str(file)]
+
+
 @asynccontextmanager
 async def editor(file: Path, *arguments: str) -> AsyncIterator[tuple[Any, Screen]]:
     """An editor that has started ``sidecar acp claude``."""
     screen = Screen()
-    words = ("-m", "sidecar", "acp", "claude", "--config", str(file), *arguments)
     async with acp.spawn_agent_process(
         screen,
         sys.executable,
-        *words,
+        *words(file),
+        *arguments,
         cwd=file.parent,
         # Read by nobody, a pipe would fill.
         transport_kwargs={"stderr": subprocess.DEVNULL, "shutdown_timeout": 20.0},
@@ -217,7 +224,7 @@ async def test_nothing_but_messages_on_stdout(tmp_path: Path) -> None:
         sent = b"".join(json.dumps(line).encode() + b"\n" for line in lines) + b"{\n\n"
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "sidecar", "acp", "claude", "--config", str(sidecar.file)),
+            *words(sidecar.file),
             *("--url", base(sidecar)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -233,3 +240,16 @@ async def test_nothing_but_messages_on_stdout(tmp_path: Path) -> None:
             sidecar.stop()
             assert await process.stdout.read() == b""
             assert await process.wait() == 1
+
+
+def test_what_docs_have_editors_start() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text()
+    blocks = [json.loads(body) for body in re.findall(r"^```json\n(.*?)^```", page, re.M | re.S)]
+    assert len(blocks) == 2
+    zed, jetbrains = (block["agent_servers"]["Claude, through the sidecar"] for block in blocks)
+    assert zed.pop("type") == "custom"
+    assert zed == jetbrains
+    assert zed["command"] == "sidecar"
+    given = parser().parse_args(zed["args"])
+    assert (given.run.__name__, given.harness, given.alone) == ("acp", "claude", False)
+    assert zed["args"][:3] == ["acp", "claude", "--config"] == words(Path("x"))[2:5]
