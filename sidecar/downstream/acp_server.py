@@ -31,7 +31,7 @@ from sidecar.downstream.acp import (
     work_of,
 )
 from sidecar.downstream.acp_answer import Ended, read
-from sidecar.downstream.acp_updates import at_work, message, waiting
+from sidecar.downstream.acp_updates import at_work, message, waiting, without_ours
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.desk import fault
 from sidecar.downstream.pipes import Write
@@ -369,7 +369,9 @@ class EditorServer:
             return answer_of(await self._put(opened, asked, self._own(opened)))
         if method == PERMISSION:
             meta = cast("JsonObject", params.get("_meta") or {})
-            return await self._put(opened, params, str(meta.get(SIDECAR_META + "call")))
+            shown = without_ours(cast("JsonObject", params["toolCall"]))
+            asked = {**params, "toolCall": shown}
+            return await self._put(opened, asked, str(meta.get(SIDECAR_META + "call")))
         raise errors.method_not_found(method)
 
     def _own(self, opened: Opened) -> str:

@@ -10,7 +10,7 @@ from typing import Final, cast
 from sidecar.model import SIDECAR_META, JsonObject
 from sidecar.ports.agents import EditorSession
 
-__all__ = ["Teller", "at_work", "history", "message", "waiting"]
+__all__ = ["Teller", "at_work", "history", "message", "waiting", "without_ours"]
 
 _OURS: Final = frozenset({"current_mode_update", "config_option_update"})
 """Modes and options are the sidecar's to set; an editor would show what it cannot change."""

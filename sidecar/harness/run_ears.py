@@ -145,7 +145,7 @@ class Ears:
         now = asyncio.get_running_loop().time()
         span = spans.question(request.kind, call.id)
         # What is asked about may not have been told before.
-        told = {"sessionUpdate": "tool_call_update", **request.tool_call}
+        told = {**request.tool_call, "sessionUpdate": "tool_call_update"}
         run.relay(UPDATE, {"update": told})
         run.asked(Question(call.id, call.target, title, now))
         answer: Decision = "cancelled"

@@ -43,8 +43,10 @@ def question(tool_call: JsonObject, message: object, call: str) -> JsonObject:
     words of what would be allowed: titles are the agent's."""
     content = tool_call.get("content")
     block: JsonObject = {"type": "content", "content": {"type": "text", "text": message}}
+    id_ = tool_call.get("toolCallId")
     shown: JsonObject = {
         **tool_call,
+        "toolCallId": id_ if isinstance(id_, str) else call,
         "content": [
             *([block] if isinstance(message, str) else []),
             *(cast("list[object]", content) if isinstance(content, list) else []),

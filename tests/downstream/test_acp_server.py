@@ -18,7 +18,7 @@ from tests.harness.runs.conftest import scripted  # noqa: F401  a fixture
 from tests.harness.runs.kit import Box, script, soon
 
 BOB = Principal("bob", ("*",), ("*",), ("*",))
-RM = {
+RM: dict[str, Any] = {
     "ask": {"toolCallId": "t1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm"}},
     "run": "touch removed",
 }
@@ -65,7 +65,18 @@ async def test_a_prompt_is_worked_on_in_a_worktree_of_its_own(box: Box) -> None:
         notices = [u for u in editor.updates if "sidecar/notice" in u.get("_meta", {})]
         assert len(notices) == 1
     # Every prompt was a call of the harness, as the principal.
-    assert [event.agent_id for event in box.updates[:1]] == ["alice"]
+    assert {event.agent_id for event in box.updates} == {"alice"}
+
+
+async def test_a_prompt_goes_on_with_the_editors_trace(box: Box) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with screen(box) as editor:
+        session = await editor.open()
+        block = {"type": "text", "text": script({"say": "x"})}
+        await editor.result(
+            "session/prompt", sessionId=session, prompt=[block], _meta={"traceparent": trace}
+        )
+    assert {event.trace.traceparent for event in box.updates} == {trace}
 
 
 async def test_a_question_waits_for_a_person_and_the_editor_says_so(box: Box) -> None:
@@ -112,13 +123,15 @@ async def test_the_editor_is_asked_where_the_operator_says_so(
     await elicited(box)
     async with screen(box) as editor:
         session = await editor.open()
-        prompt = editor.prompt(session, script(RM))
+        forged = {"a": 1, "sidecar/call": "another"}
+        prompt = editor.prompt(session, script({**RM, "ask": {**RM["ask"], "_meta": forged}}))
         (question,) = await editor.until(editor.asked)
         (parked,) = await box.waits()
         params = question["params"]
         assert params["sessionId"] == session
         assert params["_meta"] == {"sidecar/call": parked.id}
         assert [item["kind"] for item in params["options"]] == ["allow_once", "reject_once"]
+        assert params["toolCall"]["_meta"] == {"a": 1}
         # Our own words of what would run stand first: titles are the agent's.
         shown = params["toolCall"]["content"][0]["content"]["text"]
         assert '"command": "rm"' in shown
