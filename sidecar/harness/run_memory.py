@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,10 +73,13 @@ _decoder = msgspec.json.Decoder(Memory)
 
 
 class Memories:
-    """The memories in one directory. Every method blocks; a write is durable when it returns."""
+    """The memories in one directory. Every method blocks, and may be called in any thread; a write
+    is durable when it returns."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # The answer of one run is handed over while the next one of the same work begins.
+        self._writing = threading.RLock()
 
     def get(self, key: WorkKey) -> Memory | None:
         """``None`` for none, and for one that is damaged."""
@@ -83,25 +87,28 @@ class Memories:
 
     def put(self, memory: Memory) -> None:
         path = self._path(memory.name.key)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         data = msgspec.json.encode(memory)
         if len(data) > _LARGEST:
             data = msgspec.json.encode(msgspec.structs.replace(memory, answer=""))
-        write_durably(path, data)
+        with self._writing:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_durably(path, data)
 
     def handed_over(self, key: WorkKey, call: str) -> None:
         """The answer of this call was given: nobody else is to have it."""
-        memory = self.get(key)
-        if memory is not None and memory.call == call and memory.answer:
-            self.put(msgspec.structs.replace(memory, answer=""))
+        with self._writing:
+            memory = self.get(key)
+            if memory is not None and memory.call == call and memory.answer:
+                self.put(msgspec.structs.replace(memory, answer=""))
 
     def delete(self, key: WorkKey) -> None:
         path = self._path(key)
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        with contextlib.suppress(OSError):
-            for parent in list(path.parents)[:3]:
-                parent.rmdir()
+        with self._writing:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            with contextlib.suppress(OSError):
+                for parent in list(path.parents)[:3]:
+                    parent.rmdir()
 
     def all(self) -> Iterator[Memory]:
         """Every memory that can be read."""

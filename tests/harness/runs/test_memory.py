@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import msgspec
 
 from sidecar.harness.naming import WorkName
 from sidecar.harness.run_memory import Episode, Memories, Memory
@@ -53,3 +56,16 @@ def test_files_of_others_are_none_of_ours(tmp_path: Path) -> None:
     (other / "fix.json").write_bytes((tmp_path / "claude/repo/alice/fix.json").read_bytes())
     (other / "broken.json").write_text("{")
     assert list(memories.all()) == [memory()]
+
+
+def test_a_run_that_begins_is_not_forgotten_for_the_answer_before(tmp_path: Path) -> None:
+    memories = Memories(tmp_path)
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(100):
+            memories.put(memory(answer="{}"))
+            begun = msgspec.structs.replace(memory(), call=f"next {number}", running=True)
+            put = threads.submit(memories.put, begun)
+            handed = threads.submit(memories.handed_over, NAME.key, "1")
+            put.result()
+            handed.result()
+            assert memories.get(NAME.key) == begun
