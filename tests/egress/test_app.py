@@ -76,8 +76,21 @@ async def test_a_server_is_checked_when_it_is_added() -> None:
             "http://[2002:7f00:1::]/",
             "http://0x7f.1/",
             "http://100.64.0.1/",
+            "http://2130706433/",
+            "http://[fd00:ec2::254]/",
+            "http://metadata.google.internal/",
+            "http://example.com@10.0.0.1/",
+            "http://user:pw@1.1.1.1/",
+            "http://1.1.1.1:+80/",
+            "http://1.1.1.1:0/",
+            "http://1.1.1.1:65536/",
+            "http://1.1.1.1\\@10.0.0.1/",
+            "file:///etc/passwd",
+            "gopher://1.1.1.1/",
             f"http://127.0.0.1:{evil.port}/",
             f"http://localhost:{evil.port}/",
+            f"http://0.0.0.0:{evil.port}/",
+            f"http://[::ffff:127.0.0.1]:{evil.port}/",
         ):
             status, told = await admin(sidecar, "PUT", "/v1/servers/x", {"url": url})
             assert status == 422, (url, told)

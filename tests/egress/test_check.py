@@ -112,6 +112,37 @@ async def test_deny_beats_allow_beats_verdict(tmp_path: Path) -> None:
     assert (await bench.check.url("https://a.example.com/", "dial", about)).ok
 
 
+async def test_an_operator_allows_one_network_with_a_reason(tmp_path: Path) -> None:
+    """P8: the shared network of a provider, which is no more sacred than another."""
+    rules = """
+- id: tailnet
+  on: connect
+  effect: allow
+  when: 'addresses.all(a, cidr("100.64.0.0/10").containsIP(a.ip)) && url.port in [443, 9000]'
+  message: '"the tailnet, NET-7"'
+- id: who-may-add
+  on: connect
+  effect: deny
+  when: 'reason == "added" && agent.principal != "alice" && url.host.startsWith("100.64.9.")'
+  message: '"only alice adds these"'
+"""
+    bench = Bench(policy(tmp_path, rules), {"in.example.com": ["100.64.0.9", "10.0.0.1"]})
+    for url, rule in (
+        ("http://100.64.0.1:9000/mcp", "op/tailnet"),
+        ("http://100.127.255.255:443/", "op/tailnet"),
+        ("http://100.64.0.1:8080/mcp", "egress/shared"),
+        ("http://10.0.0.1:9000/mcp", "egress/private"),
+        ("http://100.100.100.200:9000/", "op/tailnet"),  # what the rule says is what holds
+        ("http://in.example.com:9000/", "egress/private"),
+        ("http://[::ffff:100.64.0.1]:9000/", "egress/ipv6"),
+        ("http://100.64.9.1:9000/", "op/who-may-add"),
+    ):
+        found = await bench.check.url(url, "added", About.of(RUNTIME, "bob"))
+        assert found.decision.rule == rule, url
+    found = await bench.check.url("http://100.64.9.1:9000/", "added", About.of(RUNTIME, "alice"))
+    assert (found.ok, found.decision.message) == (True, "the tailnet, NET-7")
+
+
 EVERYTHING = """
 - id: all
   on: connect
