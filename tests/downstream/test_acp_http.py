@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,25 @@ async def test_the_relay_carries_lines(served: Served) -> None:
     assert (told["id"], told["error"]["code"]) == (7, -32600)
     pipe.queue.put_nowait(None)
     await asyncio.wait_for(task, PATIENCE)
+
+
+async def test_the_relay_finds_a_sidecar_at_a_unix_socket(served: Served) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        other = Served(served.box, served.http)
+        await other.listener.start(Listen(path=path))
+        try:
+            pipe = Pipe()
+            way = carry(
+                "http://localhost", "claude", AS_ALICE, pipe.lines(), pipe.write, socket=str(path)
+            )
+            task = asyncio.create_task(way)
+            pipe.queue.put_nowait(HELLO)
+            assert (await pipe.next())["result"]["protocolVersion"] == 1
+            pipe.queue.put_nowait(None)
+            await asyncio.wait_for(task, PATIENCE)
+        finally:
+            await other.listener.close()
 
 
 @pytest.mark.parametrize(

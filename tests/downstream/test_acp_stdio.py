@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -121,6 +122,18 @@ def base(sidecar: Sidecar) -> str:
     return sidecar.mcp.removesuffix("/mcp")
 
 
+async def opened_soon(agent: Any, folder: Path) -> str:
+    """A session in this folder, as soon as there can be one."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                opened = await agent.new_session(cwd=str(folder), mcp_servers=[])
+            except acp.RequestError:
+                await asyncio.sleep(0.1)
+            else:
+                return str(opened.session_id)
+
+
 async def test_an_editor_joined_to_a_sidecar(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with started(place.config) as sidecar:
@@ -166,6 +179,12 @@ async def test_an_editor_joined_to_a_sidecar(tmp_path: Path) -> None:
             with pytest.raises(acp.RequestError) as caught:
                 await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
             assert "`checkouts`" in str(caught.value)
+
+            # A checkout that is configured meanwhile is one at once.
+            more = {**place.config["checkouts"], "other": str(repository(tmp_path / "other"))}
+            sidecar.write({**sidecar.config, "checkouts": more})
+            sidecar.signal(signal.SIGHUP)
+            assert (await opened_soon(agent, tmp_path / "other")).startswith("other/w-")
 
 
 async def test_an_editor_without_a_sidecar(tmp_path: Path) -> None:
