@@ -118,8 +118,9 @@ async def test_what_rules_decide_is_asked_of_nobody(box: Box) -> None:
 
 @pytest.mark.parametrize(("option", "answer"), [("allow", "allow"), ("reject", "reject")])
 async def test_the_editor_is_asked_where_the_operator_says_so(
-    box: Box, option: str, answer: str
+    box: Box, option: str, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(acp_server, "NOTICE", 60.0)
     await elicited(box)
     async with screen(box) as editor:
         session = await editor.open()
