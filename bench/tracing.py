@@ -17,10 +17,10 @@ import uvloop
 
 from bench.extras import Measured, rss
 from bench.load import Slice, run_slice
-from bench.targets import Target, free_port, sidecar, sink
+from bench.targets import Target, free_port, sidecar, sidecar_of, sink
 from tests.kit import processes
 
-ROUNDS, SECONDS, AT_ONCE = 9, 2.0, 8
+ROUNDS, SECONDS, AT_ONCE, STARTS = 9, 2.0, 8, 5
 MIB = 1 << 20
 OFF = "off"
 
@@ -54,11 +54,10 @@ def tracing(direct: Target) -> Iterator[Measured]:
             stack.enter_context(sidecar(name, {"up": up}, "modern", env))
             for name, env in _ways(port).items()
         ]
-        starts = {target.name: target.start for target in targets}
         memory = {target.name: rss(max(target.pids())) / MIB for target in targets}
         slices = _measure(targets)
         after = {target.name: rss(max(target.pids())) / MIB for target in targets}
-    yield Measured("start to a first list, without and with", _beside(starts, "s", 2))
+    yield Measured("start to listening, without and with", _beside(_starts(up), "s", 2))
     yield Measured("memory of the worker after start", _beside(memory, "MiB", 0))
     yield Measured("memory of the worker after all of this", _beside(after, "MiB", 0))
     for name, found in slices.items():
@@ -74,6 +73,17 @@ def tracing(direct: Target) -> Iterator[Measured]:
                 )
             )
         yield Measured(f"tracing {name}", value)
+
+
+def _starts(up: dict[str, object]) -> dict[str, float]:
+    """The fastest of some starts: what is slower was held up by something else."""
+    taken: dict[str, list[float]] = {}
+    for _ in range(STARTS):
+        for name, env in _ways(free_port()).items():
+            if name in (OFF, "100 %"):
+                with sidecar_of({"up": up}, env) as running:
+                    taken.setdefault(name, []).append(running.took)
+    return {name: min(found) for name, found in taken.items()}
 
 
 def _measure(targets: list[Target]) -> dict[str, list[Slice]]:
