@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from typing import Final, TypeAlias, cast
@@ -31,6 +30,7 @@ from sidecar.downstream.acp import (
     work_of,
 )
 from sidecar.downstream.acp_answer import Ended, read
+from sidecar.downstream.acp_outbox import Outbox
 from sidecar.downstream.acp_updates import at_work, message, waiting, without_ours
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.desk import fault
@@ -104,9 +104,7 @@ class EditorServer:
         self._questions: dict[str, tuple[Opened, str]] = {}
         self._asking: set[str] = set()
         self._calls: dict[str, Opened] = {}
-        self._out: deque[bytes] = deque()
-        self._size = 0
-        self._wake = asyncio.Event()
+        self._out = Outbox(MOST_BYTES)
         self._over = asyncio.Event()
         self.draining = False
         self.why = ""
@@ -119,7 +117,7 @@ class EditorServer:
         unlisten = self._bus.listen(ParkedChanged, self._parked)
         tasks = [
             asyncio.create_task(self._read_all(lines)),
-            asyncio.create_task(self._write_all(write)),
+            asyncio.create_task(self._out.write_all(write)),
             asyncio.create_task(self._over.wait()),
         ]
         try:
@@ -127,7 +125,11 @@ class EditorServer:
         finally:
             unlisten()
             self._over.set()
-            self._wake.set()
+            # What was ended with a reason is told it.
+            told = [each.task for each in self._running.values() if each.error is not None]
+            if told:
+                await asyncio.wait(told, timeout=FAREWELL)
+            self._out.finish()
             # The writer gets to say what is owed, as far as somebody reads.
             await asyncio.wait({tasks[1]}, timeout=FAREWELL if self.why else 0.5)
             for task in tasks:
@@ -164,31 +166,13 @@ class EditorServer:
         if not self._editor.begun:
             self.end(f"no initialize within {SILENT:.0f} s")
 
-    # --------------------------------------------------------------------------- writing
-
     def push(self, message: bytes) -> None:
         """Send, as soon as there is room. Never blocks."""
         if self._over.is_set() and not self.why:
             return
-        self._out.append(message)
-        self._size += len(message)
-        self._wake.set()
-        if self._size > MOST_BYTES:
+        if not self._out.push(message):
             log.warning("an editor reads too slowly; it is cut off")
-            self._out.clear()
-            self._size = 0
             self.end("the editor reads too slowly")
-
-    async def _write_all(self, write: Write) -> None:
-        while True:
-            while self._out:
-                message = self._out.popleft()
-                self._size -= len(message)
-                await write(message)
-            if self._over.is_set():
-                return
-            self._wake.clear()
-            await self._wake.wait()
 
     # -------------------------------------------------------------------- what is asked for
 
