@@ -148,7 +148,7 @@ class EditorServer:
             await asyncio.wait([working.task for working in left], timeout=FAREWELL)
 
     def end(self, why: str) -> None:
-        """End the connection; ``why`` is for its log line and for the other end."""
+        """End the connection; ``why`` is told to the other end."""
         if not self._over.is_set():
             self.why = why
             self._over.set()
