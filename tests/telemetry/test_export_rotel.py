@@ -24,9 +24,11 @@ PARENT = TraceContext(f"00-{'a' * 32}-{'b' * 16}-01", "x=y")
 
 
 @asynccontextmanager
-async def collector(receiver: Receiver, folder: Path) -> AsyncIterator[str]:
+async def collector(
+    receiver: Receiver, folder: Path, grpc_port: int | None = None
+) -> AsyncIterator[str]:
     """A collector in front of the receiver; its address."""
-    http, grpc = dead_port(), dead_port()
+    http, grpc = dead_port(), grpc_port or dead_port()
     command = [str(AGENT), "start", "--pid-file", str(folder / "pid")]
     options = {
         "otlp-http-endpoint": f"127.0.0.1:{http}",
@@ -104,3 +106,25 @@ async def test_a_real_collector_reads_and_hands_on(how: str, tmp_path: Path) -> 
     assert (seen.error, seen.message, seen.raw.trace_state) == (True, "it broke", "x=y")
     assert [event.name for event in seen.raw.events] == ["happened"]
     assert 0 < seen.began <= seen.ended
+
+
+async def test_over_grpc_with_the_sdks_exporter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = dead_port()
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_BSP_SCHEDULE_DELAY": "20",
+    }
+    # The SDK's exporter reads the process's own environment.
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    async with receiving() as receiver, collector(receiver, tmp_path, port):
+        made = Tracing("me", Bus(), environ)
+        await made.start()
+        made.tracer.start("over gRPC", "server", PARENT).end("denied")
+        found = await receiver.until(lambda spans: len(spans) == 1)
+        await made.close()
+    assert (found[0].name, found[0].parent, found[0].error) == ("over gRPC", "b" * 16, True)
+    assert made.batches[0].counts == Counts(sent=1)
