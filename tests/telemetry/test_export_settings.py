@@ -110,7 +110,7 @@ def test_what_nothing_can_be_done_with_is_an_error(key: str, value: str, told: s
 def test_an_exporter_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match="no exporter 'zipkin' is installed"):
         Tracing("x", Bus(), {"OTEL_TRACES_EXPORTER": "zipkin"})
-    # It is installed for the tests.
+    # This one is, for the tests.
     monkeypatch.setattr(sdk, "GROUP", "nobody.is.in.this.group")
     with pytest.raises(SettingError, match=r"install mcp-sidecar\[grpc\]"):
         Tracing("x", Bus(), {BASE + "ENDPOINT": "http://c:4317", BASE + "PROTOCOL": "grpc"})
