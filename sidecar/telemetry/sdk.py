@@ -27,7 +27,7 @@ from opentelemetry.trace.span import TraceState
 
 import sidecar
 from sidecar.model import TraceContext
-from sidecar.telemetry.apart import CONSOLE, GRPC, Apart, load, made
+from sidecar.telemetry.apart import CONSOLE, Apart, load, made
 from sidecar.telemetry.otlp.http import Sent
 from sidecar.telemetry.otlp.proto import Value
 from sidecar.telemetry.otlp.trace import ERROR_TYPE
@@ -38,17 +38,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.export import SpanExporter
 
-__all__ = [
-    "GROUP",
-    "GRPC",
-    "Readable",
-    "SdkBatch",
-    "SdkExporter",
-    "context_of",
-    "exporter",
-    "span_context",
-]
-GROUP: Final = "opentelemetry_traces_exporter"
 CLOSE_WAIT: Final = 1.0
 """Seconds that an exporter has to end."""
 _KINDS: Final = {

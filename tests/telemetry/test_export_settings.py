@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.events import Bus
 from sidecar.ports.tracer import PassingTracer
-from sidecar.telemetry import sdk
+from sidecar.telemetry import apart
 from sidecar.telemetry.environ import SettingError, flag
 from sidecar.telemetry.otlp import settings
 from sidecar.telemetry.otlp.batches import BatchLimits
@@ -111,7 +111,7 @@ def test_an_exporter_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SettingError, match="no exporter 'zipkin' is installed"):
         Tracing("x", Bus(), {"OTEL_TRACES_EXPORTER": "zipkin"})
     # This one is, for the tests.
-    monkeypatch.setattr(sdk, "GROUP", "nobody.is.in.this.group")
+    monkeypatch.setattr(apart, "entry_points", lambda **_: ())
     with pytest.raises(SettingError, match=r"install mcp-sidecar\[grpc\]"):
         Tracing("x", Bus(), {BASE + "ENDPOINT": "http://c:4317", BASE + "PROTOCOL": "grpc"})
 
