@@ -22,7 +22,7 @@ from sidecar.config.secrets import EnvFileSecrets
 from sidecar.egress.dial import ServerDialer, Tls
 from sidecar.egress.resolve import SystemResolver
 from sidecar.model import Era, State, Unavailable
-from sidecar.upstream import McpServer
+from sidecar.upstream import McpServer, redirects
 from tests.egress.kit import Bench, policy
 from tests.egress.net import Dns, Seen, serving
 from tests.upstream.kit import caller, said, until
@@ -125,8 +125,8 @@ async def test_a_server_that_moves_gets_a_new_session_and_not_the_former(lab: La
 
     async def front(request: web.Request) -> web.StreamResponse:
         if moved:
-            headers = {"Location": there.url, "Set-Cookie": "a=b"}
-            return web.Response(status=308, headers=headers)
+            planted = {"Set-Cookie": "a=b", "Mcp-Session-Id": "planted"}
+            return web.Response(status=308, headers={"Location": there.url, **planted})
         return await own.handle(request)
 
     own = await lab.moved({"/front": front})
@@ -139,8 +139,26 @@ async def test_a_server_that_moves_gets_a_new_session_and_not_the_former(lab: La
     assert former
     for seen in there.seen:
         clean(seen.headers)
-        assert seen.session not in former
+        assert seen.session not in former | {"planted"}
     assert {seen.session for seen in there.of("tools/call")} <= there.sessions
+
+
+async def test_so_many_sessions_elsewhere_are_remembered(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is forgotten is begun anew, and nobody notices."""
+    monkeypatch.setattr(redirects, "MOST_SESSIONS", 1)
+    there = await lab.moved(host=GOOD)
+    front = await lab.moved({"/x": to(there.url)})
+    server = lab.dialled(front.at("/x"), isolation="session")
+    await server.settled()
+    for n in range(3):
+        for session in ("s", "t"):
+            params: dict[str, Any] = {"name": "echo", "arguments": {"n": n}}
+            found = await server.request("tools/call", params, caller(session))
+            assert said(found)["n"] == n
+    assert len(there.of("tools/call")) == 6
+    assert 4 <= len(there.of("initialize")) <= 9
 
 
 # ------------------------------------------------------------------------------- origins
@@ -266,7 +284,7 @@ async def test_a_server_that_is_removed_in_mid_check_is_not_dialled(lab: Lab) ->
     server = lab.dialled(own.at("/mcp"), era="modern")
     await server.settled()
     running = asyncio.create_task(call(server, "modern"))
-    await asyncio.wait_for(asked.wait(), 10)
+    await asyncio.wait_for(asked.wait(), 30)
     await server.close()
     go.set()
     (failed,) = await asyncio.gather(running, return_exceptions=True)
@@ -365,7 +383,7 @@ async def test_a_redirects_endless_body_is_not_read(lab: Lab) -> None:
         async with asyncio.timeout(20):
             await server.settled()
         assert server.status.state is State.READY
-        await until(lambda: there.of("server/discover"), within=10)
+        await until(lambda: there.of("server/discover"), within=30)
 
 
 async def test_a_chain_ends_and_each_hop_is_checked(lab: Lab) -> None:
