@@ -133,6 +133,36 @@ def test_policy_and_its_last_error(own: World, folder: Path, browser: Browser) -
     browser.until(lambda: browser.one(".digest").text != revision)
 
 
+def test_a_slow_answer_is_not_shown_over_a_newer_one(
+    own: World, folder: Path, browser: Browser
+) -> None:
+    """Two changes in a row, and the answer to the first look arrives after the second change."""
+    enter(browser, own, "vera", "policy")
+    revision = browser.one(".digest").text
+    browser.js(
+        """
+        const real = window.fetch;
+        window.fetch = async (path, ...more) => {
+          const answer = await real(path, ...more);
+          if (path === "/v1/policy" && !window.held) {
+            window.held = true;
+            await new Promise((resolve) => (window.release = resolve));
+          }
+          return answer;
+        };
+        """
+    )
+    file = folder / "policies" / "mine.yaml"
+    file.write_text(FILE % "args.text == <img src=x>")
+    browser.until(lambda: browser.js("return Boolean(window.release)"))
+    file.write_text(FILE % "args.?text.orValue('') == 'no'")
+    browser.until(lambda: own.ask("GET", "/v1/policy")[1]["revision"] != revision)
+    time.sleep(1)  # Until the page has heard of it, and would have looked again.
+    browser.js("window.release()")
+    browser.until(lambda: browser.one(".digest").text != revision)
+    browser.gone(".alert")
+
+
 def test_works_of_coding_agents(tmp_path: Path, browser: Browser) -> None:
     """An agent that does as it is told, in a real repository; it asks, and a person answers."""
     more = {
@@ -183,7 +213,7 @@ def test_it_comes_back_after_a_restart(folder: Path, browser: Browser) -> None:
     settings["admin"]["listen"] = f"127.0.0.1:{port}"
     with world_of(settings) as world:
         polled = world.agent.calls("desk__post", {"text": "still here"})
-        assert polled.result(20)[0] == 202
+        assert polled.result(40)[0] == 202
         enter(browser, world, "alice", "waiting")
         browser.one(".call", "still here")
         browser.js("window.same = true")
@@ -198,7 +228,7 @@ def test_it_comes_back_after_a_restart(folder: Path, browser: Browser) -> None:
         assert browser.js("return window.same")
         # The agent, too, had not heard of the answer; it asks again and gets the result.
         world.agent = Agent(world.sidecar.mcp)
-        assert world.agent.calls("desk__post", {"text": "still here"}).result(20)[0] == 200
+        assert world.agent.calls("desk__post", {"text": "still here"}).result(40)[0] == 200
         assert browser.console() != [], "the browser told of connections that were refused"
 
 

@@ -43,12 +43,15 @@ async function send(path, { method = "GET", body, signal } = {}) {
   throw new Failed(problem.detail || `The sidecar answered ${response.status}.`, response.status, problem);
 }
 
+/** Milliseconds after which an answer is not waited for any more: a look holds up the next one. */
+const PATIENCE = 60_000;
+
 export async function text(path) {
-  return (await send(path)).text();
+  return (await send(path, { signal: AbortSignal.timeout(PATIENCE) })).text();
 }
 
 export async function get(path) {
-  return (await send(path)).json();
+  return (await send(path, { signal: AbortSignal.timeout(PATIENCE) })).json();
 }
 
 export async function change(method, path, body) {

@@ -18,8 +18,28 @@ function section({ name, title, short, nouns, also = [], counts = false, optiona
   let page = null;
   let parts = null;
   let timer = 0;
+  let reading = null;
+  let stale = false;
 
-  async function refresh() {
+  /** Look again: at once, or when the look that is under way is done, so that none is overtaken. */
+  function refresh() {
+    stale = true;
+    reading ??= looks();
+    return reading;
+  }
+
+  async function looks() {
+    try {
+      while (stale) {
+        stale = false;
+        await look();
+      }
+    } finally {
+      reading = null;
+    }
+  }
+
+  async function look() {
     const mine = parts;
     let got;
     try {
