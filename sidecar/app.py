@@ -104,6 +104,7 @@ class App:
         self._ending: set[asyncio.Task[None]] = set()
         self._agent: AgentListener | None = None
         self._admin: AdminListener | None = None
+        self._operators = Tokens()
         self._health: HealthListener | None = None
         self._attempts = Attempts(descriptors.limit())
         self._draining = False
@@ -326,8 +327,8 @@ class App:
             log.info("another process answers calls that wait, if any does: %s", error)
 
     async def _start_admin(self, listen: Listen) -> str:
-        tokens = Tokens(self._admin_tokens())
-        self._admin = AdminListener(self._admin_routes(), tokens=tokens, own=self._own)
+        self._operators.update(self._admin_tokens())
+        self._admin = AdminListener(self._admin_routes(), tokens=self._operators, own=self._own)
         with _binding("admin.listen", listen):
             return await self._admin.start(listen)
 
@@ -473,12 +474,14 @@ class App:
         Raises:
             StartError: a token cannot be read, or a checkout not be used; nothing was changed.
         """
+        operators = list(self._admin_tokens()) if self._admin is not None else []
         try:
             # Also when nothing else changed: a rotated token is a new value at the same place.
             self._auth.update(tokens_of(config, self._secrets))
             self.egress.update(config)
         except (SecretError, ValueError) as error:
             raise StartError(str(error)) from error
+        self._operators.update(operators)
         change = difference(self._config, config)
         if not change:
             return "no setting changed" + ("; tokens were read again" if self.token_files() else "")

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-INTERVAL = 2.0
-"""Seconds between looks."""
+INTERVAL = 0.5
+"""Seconds between looks. A change is in force after two of them and the time that loading takes,
+which is to be less than two seconds."""
 MOST_BYTES: Final = 8 << 20
 """Of a larger file the beginning counts, its size, and when it was written."""
 

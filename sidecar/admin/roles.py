@@ -37,6 +37,10 @@ class Tokens:
     """Bearer tokens by digest: no token is kept, and each guess costs the same time."""
 
     def __init__(self, tokens: Iterable[tuple[str, Actor]] = ()) -> None:
+        self.update(tokens)
+
+    def update(self, tokens: Iterable[tuple[str, Actor]]) -> None:
+        """These from now on, and no others: a token that was rotated is void at once."""
         self._known = [(_digest(value), actor) for value, actor in tokens]
 
     def __len__(self) -> int:

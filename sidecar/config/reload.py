@@ -121,9 +121,10 @@ def _live(old: Config) -> Mapping[str, str]:
 
 
 def token_files(config: Config) -> tuple[Path, ...]:
-    """The files in which tokens of agents and of the proxy's clients are: a token that is rotated
-    changes one of them, and no setting."""
+    """The files in which tokens of agents, of the proxy's clients and of operators are: a token
+    that is rotated changes one of them, and no setting."""
     refs = [config.token, *(agent.token for agent in config.agents.values())]
+    refs += [config.admin.token, *(each.token for each in config.admin.approvers.values())]
     refs += config.proxy.clients.values()
     return tuple(ref.from_file for ref in refs if ref is not None and ref.from_file is not None)
 
