@@ -17,7 +17,7 @@ from sidecar.downstream.auth import Grant
 from sidecar.downstream.replies import Refusal
 from sidecar.downstream.state import State
 from sidecar.events import Bus
-from sidecar.model import Caller
+from sidecar.model import Caller, JsonObject
 from sidecar.ports.agents import EditorSessions
 
 __all__ = ["Editors"]
@@ -97,6 +97,12 @@ class Editors:
         if config is None or config.transport != "acp":
             return False
         return gateway.sees(harness, Caller(grant.principal))
+
+    def rows(self) -> list[JsonObject]:
+        """The sessions that editors have open, for the operator."""
+        # One that two editors have open is one.
+        rows = {str(row["id"]): row for server in self._open for row in server.rows()}
+        return list(rows.values())
 
     def renew(self, renewed: Callable[[Grant], Grant | None]) -> None:
         """Tokens have changed: end what was opened with one that stands for somebody else now,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Coroutine
-from datetime import UTC, datetime
 from typing import Final, TypeAlias, cast
 
 from sidecar.config.types import Limits
@@ -31,12 +31,12 @@ from sidecar.downstream.acp import (
 )
 from sidecar.downstream.acp_answer import Ended, read
 from sidecar.downstream.acp_outbox import Outbox
+from sidecar.downstream.acp_rows import key, listed, shown
 from sidecar.downstream.acp_updates import at_work, message, waiting, without_ours
 from sidecar.downstream.auth import Grant
 from sidecar.downstream.desk import fault
 from sidecar.downstream.pipes import Write
 from sidecar.downstream.running import Answer, Crowd, Running
-from sidecar.downstream.session import key_of
 from sidecar.events import Bus, ParkedChanged
 from sidecar.gateway import Gateway
 from sidecar.harness.run_editor import answer_of, question
@@ -108,6 +108,8 @@ class EditorServer:
         self._over = asyncio.Event()
         self.draining = False
         self.why = ""
+        self._opened_at = time.time()
+        self._used = self._opened_at
 
     # ------------------------------------------------------------------------- its life
 
@@ -153,10 +155,25 @@ class EditorServer:
             self.why = why
             self._over.set()
 
+    def rows(self) -> list[JsonObject]:
+        """Its sessions, as the operator is told of every session (``AgentListener.sessions``)."""
+        return [
+            shown(
+                opened,
+                harness=self._harness,
+                principal=self.grant.principal,
+                client=self._editor.client,
+                opened_at=self._opened_at,
+                idle=time.time() - self._used,
+            )
+            for opened in self._editor.sessions.values()
+        ]
+
     async def _read_all(self, lines: AsyncIterator[bytes | Oversize]) -> None:
         late = asyncio.get_running_loop().call_later(SILENT, self._silent)
         try:
             async for line in lines:
+                self._used = time.time()
                 for step in self._editor.take(line):
                     self._do(step)
         finally:
@@ -258,7 +275,7 @@ class EditorServer:
 
     async def _list(self, step: Listing) -> Answer:
         found = await self._sessions.listing(self._harness, self.grant.principal, step.cwd)
-        return Answer(self._editor.listed(step, [_row(about) for about in found]))
+        return Answer(self._editor.listed(step, [listed(about) for about in found]))
 
     # ------------------------------------------------------------------------------ prompts
 
@@ -267,7 +284,7 @@ class EditorServer:
         caller = Caller(
             self.grant.principal,
             era=Era.LEGACY,
-            session=key_of(f"acp/{self._harness}/{self.grant.principal.name}/{about.id}"),
+            session=key(self._harness, self.grant.principal, about),
             client=self._editor.client,
             capabilities={"elicitation": {}},
             trace=step.trace,
@@ -343,18 +360,18 @@ class EditorServer:
         """Ask whoever sits at the editor. Raises RpcError: the editor's, or it owes too many."""
         if method == rounds.ELICIT:
             # The call of the harness itself waits: there is no tool call of the agent's yet.
-            shown: JsonObject = {
+            none: JsonObject = {
                 "toolCallId": f"sidecar-{self._harness}",
                 "title": f"Have {self._harness} work on this",
                 "kind": "other",
                 "status": "pending",
             }
-            asked = question(shown, params.get("message"), "")
+            asked = question(none, params.get("message"), "")
             return answer_of(await self._put(opened, asked, self._own(opened)))
         if method == PERMISSION:
             meta = cast("JsonObject", params.get("_meta") or {})
-            shown = without_ours(cast("JsonObject", params["toolCall"]))
-            asked = {**params, "toolCall": shown}
+            tool_call = without_ours(cast("JsonObject", params["toolCall"]))
+            asked = {**params, "toolCall": tool_call}
             return await self._put(opened, asked, str(meta.get(SIDECAR_META + "call")))
         raise errors.method_not_found(method)
 
@@ -402,15 +419,3 @@ class _Working(Running):
 
     def finished(self) -> None:
         self._server.finished(self)
-
-
-def _row(about: EditorSession) -> JsonObject:
-    row: JsonObject = {
-        "sessionId": about.id,
-        "cwd": about.folder,
-        "title": about.episodes[-1][0][:80] if about.episodes else about.work,
-        "_meta": {SIDECAR_META + "work": work_of(about)},
-    }
-    if about.ended:
-        row["updatedAt"] = datetime.fromtimestamp(about.ended, UTC).isoformat()
-    return row

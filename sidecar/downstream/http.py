@@ -176,9 +176,9 @@ class AgentListener:
     def sessions(self) -> list[JsonObject]:
         """The open sessions for the operator: ``id`` is the name they have in spans and logs,
         never what the client shows; ``opened_at`` in seconds since the epoch, ``idle`` in
-        seconds."""
+        seconds. Those of editors have the era ``acp``, and their harness as ``server``."""
         now = asyncio.get_running_loop().time()
-        return [
+        rows: list[JsonObject] = [
             {
                 "id": session.key,
                 "principal": session.principal.name,
@@ -191,6 +191,7 @@ class AgentListener:
             }
             for session in self._state.sessions
         ]
+        return rows + self._editors.rows()
 
     def _keep(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work)

@@ -72,10 +72,15 @@ async def test_one_message_a_frame(served: Served) -> None:
         prompt = [{"type": "text", "text": script({"say": "hi"})}]
         told = await ask(ws, 3, "session/prompt", sessionId=session, prompt=prompt)
         assert told["result"]["stopReason"] == "end_turn"
+        (row,) = served.listener.sessions()
+        assert (row["principal"], row["era"], row["server"]) == ("alice", "acp", "claude")
+        assert row["calls"] == 0
+        assert session not in str(row)
         await ws.send_str("[]")
         assert (await ws.receive_json())["error"]["code"] == -32600
         await ws.send_bytes(b"\xff")
         assert (await ws.receive_json())["error"]["code"] == -32700
+    await soon(lambda: served.listener.sessions() == [])
 
 
 @pytest.mark.parametrize(
