@@ -83,8 +83,7 @@ class Calls:
             spans.describe(span, call, caller)
             self.capture.arguments(span, call)
         within = spans.under(caller, span.context)
-        # For the rest of this task, which is the request's own.
-        CURRENT.set(span.context)
+        work = CURRENT.begin(span.context)
         run = _Run(joins)
         began = time.perf_counter()
         failed: BaseException | None = None
@@ -109,6 +108,7 @@ class Calls:
                 run.error = spans.failed(span, failed)
             if self._bus.wanted(CallFinished):
                 self._finished(call, caller, run, began, span.context)
+            work.over()
 
     async def _answer(
         self, call: Call, caller: Caller, send: Send, run: _Run, span: Span

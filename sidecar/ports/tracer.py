@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final, Literal, Protocol, TypeAlias
 
 from sidecar.model import NO_TRACE, TraceContext
@@ -13,11 +13,50 @@ SpanKind = Literal["internal", "server", "client"]
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 """What an attribute may be."""
 
-CURRENT: Final[ContextVar[TraceContext]] = ContextVar("sidecar_trace", default=NO_TRACE)
-"""The span on whose behalf this task works, for what is not handed one: log lines, dials.
 
-Whoever answers a request sets it in that request's own task; spans are given their parent.
-"""
+class Work:
+    """Work on behalf of a span, until ``over``."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: TraceContext) -> None:
+        self.context = context
+
+    def over(self) -> None:
+        """It is done: what this task began and still runs works for nobody's span."""
+        self.context = NO_TRACE
+
+
+class Current:
+    """The span on whose behalf this task works, for what is not handed one: log lines, dials.
+
+    Tasks have what was current where they were begun. Spans are given their parent.
+    """
+
+    def __init__(self) -> None:
+        self._work: ContextVar[Work | None] = ContextVar("sidecar_work", default=None)
+
+    def get(self) -> TraceContext:
+        """Empty for none."""
+        work = self._work.get()
+        return NO_TRACE if work is None else work.context
+
+    def begin(self, context: TraceContext) -> Work:
+        """From now on in this task, until ``over`` of what is returned."""
+        work = Work(context)
+        self._work.set(work)
+        return work
+
+    def set(self, context: TraceContext) -> Token[Work | None]:
+        """From now on in this task, until ``reset``."""
+        return self._work.set(Work(context))
+
+    def reset(self, token: Token[Work | None]) -> None:
+        """As it was before ``set``."""
+        self._work.reset(token)
+
+
+CURRENT: Final = Current()
 
 
 _ODD: Final = frozenset("13579bdf")

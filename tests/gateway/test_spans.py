@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from sidecar.config import CaptureConfig, ParkingConfig, TelemetryConfig
 from sidecar.events import Bus, CallFinished
 from sidecar.gateway import Gateway
-from sidecar.model import Era, JsonObject, RpcError, TraceContext, Unavailable, Unroutable
+from sidecar.model import NO_TRACE, Era, JsonObject, RpcError, TraceContext, Unavailable, Unroutable
 from sidecar.ports.tracer import CURRENT, SpanKind, Value
 from tests.gateway.conftest import CONFIG, Serve
 from tests.gateway.scripted import Scripted, caller, config, offers, resource, result, tool
@@ -105,7 +107,7 @@ async def test_spans_of_a_call_that_is_tried_twice(bus: Bus, tracer: Spans) -> N
     assert second.attributes["network.transport"] == "pipe"
     assert first.messages == ["refused"]
     assert events[0].trace is request.context
-    assert CURRENT.get() is request.context
+    assert events[0].trace != NO_TRACE and CURRENT.get() is NO_TRACE
     await gateway.close()
 
 
@@ -243,4 +245,30 @@ async def test_arguments_and_results_only_when_asked_for_and_redacted(
     await gateway.request("tools/call", long, caller())
     kept = str(tracer.started[-2].attributes["gen_ai.tool.call.arguments"])
     assert len(kept) == 8193
+    await gateway.close()
+
+
+async def test_what_a_call_began_works_for_nobody_when_it_is_over(bus: Bus, tracer: Spans) -> None:
+    gateway = Gateway(CONFIG, bus, tracer=tracer)
+    seen: list[TraceContext] = []
+    over = asyncio.Event()
+
+    class Busy(Scripted):
+        """Leaves something running, as a leg of a session of its own is."""
+
+        async def request(self, *given: Any) -> Any:
+            seen.append(CURRENT.get())
+            self.left = asyncio.create_task(self.later())
+            return await super().request(*given)
+
+        async def later(self) -> None:
+            await over.wait()
+            seen.append(CURRENT.get())
+
+    server = Busy("s", offers(["x"]))
+    gateway.attach(server, config("s"))
+    await gateway.request("tools/call", {"name": "s__x"}, caller(trace=PARENT))
+    over.set()
+    await server.left
+    assert seen == [tracer.started[0].context, NO_TRACE]
     await gateway.close()
