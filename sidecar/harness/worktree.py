@@ -29,6 +29,7 @@ from sidecar.harness.worktree_guard import (
     check_admin,
     check_git_file,
     check_path,
+    checked_out_elsewhere,
     exists,
     nested_worktrees,
     operation,
@@ -217,11 +218,15 @@ class Worktree:
             raise Refused(Reason.BRANCH_GONE, "its branch does not exist")
         if branch.symbolic:
             raise Refused(Reason.BRANCH_SYMBOLIC, f"its branch is {branch.symbolic}")
+        common = self.repository.common
+        elsewhere = checked_out_elsewhere(common, self.admin, self.key.branch)
+        if elsewhere is not None:
+            raise Refused(Reason.CHECKED_OUT, f"its branch is checked out in {elsewhere}, too")
         if own_refs(self.admin):
             raise Refused(Reason.WORKTREE_REFS, "it has refs of its own (refs/worktree)")
         if submodules(self.admin):
             raise Refused(Reason.SUBMODULE, "submodules are checked out in it")
-        nested = nested_worktrees(self.repository.common, self.admin, self.path)
+        nested = nested_worktrees(common, self.admin, self.path)
         if nested is not None:
             raise Refused(Reason.NESTED_WORKTREE, f"the worktree {nested} is inside it")
         return branch.sha

@@ -10,7 +10,7 @@ import enum
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ __all__ = [
     "Refused",
     "check_admin",
     "check_path",
+    "checked_out_elsewhere",
     "exists",
     "nested_worktrees",
     "operation",
@@ -74,6 +75,8 @@ class Reason(enum.StrEnum):
     """HEAD is on no branch."""
     OTHER_BRANCH = "other_branch"
     """Another branch is checked out in it."""
+    CHECKED_OUT = "checked_out"
+    """Its branch is checked out elsewhere, too, where it would be left without its history."""
     BRANCH_GONE = "branch_gone"
     """Its branch does not exist."""
     BRANCH_SYMBOLIC = "branch_symbolic"
@@ -227,19 +230,57 @@ def submodules(admin: Path) -> bool:
 def nested_worktrees(common: Path, admin: Path, path: Path) -> str | None:
     """The path of another worktree of the repository inside this one, or ``None``."""
     inside = os.fsencode(path) + b"/"
+    for other in _others(common, admin):
+        try:
+            gitdir = plain_file(other / "gitdir")
+        except OSError:
+            continue
+        if gitdir is not None and gitdir.startswith(inside):
+            return os.fsdecode(gitdir.strip().removesuffix(b"/.git"))
+    return None
+
+
+def checked_out_elsewhere(common: Path, admin: Path, branch: str) -> str | None:
+    """Where ``branch`` (a full ref) is checked out, or being rebased or bisected, besides in this
+    worktree; ``None`` when nowhere. Git itself deletes no branch of which it says that."""
+    if _holds(common, branch):
+        return str(common)
+    for other in _others(common, admin):
+        if _holds(other, branch):
+            try:
+                gitdir = plain_file(other / "gitdir")
+            except OSError:
+                gitdir = None
+            return os.fsdecode((gitdir or b"").strip().removesuffix(b"/.git")) or str(other)
+    return None
+
+
+_HEADS = ("HEAD", "rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START")
+
+
+def _holds(admin: Path, branch: str) -> bool:
+    wanted = os.fsencode(branch)
+    for name in _HEADS:
+        try:
+            data = (plain_file(admin / name) or b"").strip()
+        except OSError:
+            continue
+        if data.removeprefix(b"ref:").strip() == wanted:
+            return True
+        # A bisection says it without the beginning.
+        if name == "BISECT_START" and data == wanted.removeprefix(b"refs/heads/"):
+            return True
+    return False
+
+
+def _others(common: Path, admin: Path) -> Iterator[Path]:
+    """The administrative directories of the other worktrees of a repository."""
     try:
         with os.scandir(common / "worktrees") as entries:
             for number, entry in enumerate(entries):
                 if number >= _MOST:
                     raise Refused(Reason.ADMIN, f"{common} has more than {_MOST} worktrees")
-                if entry.name == admin.name:
-                    continue
-                try:
-                    gitdir = plain_file(Path(entry.path) / "gitdir")
-                except OSError:
-                    continue
-                if gitdir is not None and gitdir.startswith(inside):
-                    return os.fsdecode(gitdir.strip())
+                if entry.name != admin.name:
+                    yield Path(entry.path)
     except FileNotFoundError:
         pass
-    return None

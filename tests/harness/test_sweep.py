@@ -195,6 +195,25 @@ def _other_branch(desk: Desk, work: Work) -> None:
     git(work.path, "checkout", "--quiet", "-b", "agents-own")
 
 
+def _checked_out_again(desk: Desk, work: Work) -> None:
+    git(desk.repo, "worktree", "add", "--quiet", "--force", str(desk.directory / "x"), work.branch)
+
+
+def _checked_out_in_the_checkout(desk: Desk, work: Work) -> None:
+    git(desk.repo, "checkout", "--quiet", "--ignore-other-worktrees", work.branch)
+
+
+def _rebased_elsewhere(desk: Desk, work: Work) -> None:
+    _checked_out_again(desk, work)
+    git(desk.directory / "x", "rebase", "--force-rebase", "--exec", "false", "HEAD~1", ok=False)
+
+
+def _bisected_elsewhere(desk: Desk, work: Work) -> None:
+    _checked_out_again(desk, work)
+    git(desk.directory / "x", "bisect", "start")
+    git(desk.directory / "x", "checkout", "--quiet", "--detach")
+
+
 def _symbolic(desk: Desk, work: Work) -> None:
     git(desk.repo, "branch", "real", work.branch)
     git(desk.repo, "symbolic-ref", f"refs/heads/{work.branch}", "refs/heads/real")
@@ -295,6 +314,10 @@ STATES: dict[str, tuple[str, State]] = {
     "detached": ("detached", lambda d, w: git(w.path, "checkout", "--quiet", "--detach")),
     "detached with commits": ("detached", _detached_with_commits),
     "other branch": ("other_branch", _other_branch),
+    "checked out elsewhere too": ("checked_out", _checked_out_again),
+    "checked out in the checkout too": ("checked_out", _checked_out_in_the_checkout),
+    "rebased elsewhere": ("checked_out", _rebased_elsewhere),
+    "bisected elsewhere": ("checked_out", _bisected_elsewhere),
     "branch gone": (
         "branch_gone",
         lambda d, w: git(d.repo, "update-ref", "-d", f"refs/heads/{w.branch}"),
