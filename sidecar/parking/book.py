@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, TypeVar
 
@@ -37,6 +38,9 @@ MOST_RESULT: Final = 1 << 20
 RESULT_FOR: Final = 300.0
 _TRIES: Final = 16
 _MOST_KNOWN: Final = 10_000
+
+_ID: Final = re.compile(r"[!-~]{1,128}")
+"""What can be an id: stores have limits of their own to what a key is, and fail beyond them."""
 
 TICKETS: Final = "tickets/"
 DEFINITIONS: Final = "definitions/"
@@ -98,11 +102,14 @@ class Book:
         return await self._read(pointer.value.decode("utf-8", "replace")), pointer.version
 
     async def _read(self, id: str) -> Parked | None:
-        found = await self._get(record.key(id))
+        found = await self._at(id)
         parked = record.of(found)
         if found is not None and parked is not None:
             self._note(found)
         return parked
+
+    async def _at(self, id: str) -> Record | None:
+        return await self._get(record.key(id)) if _ID.fullmatch(id) else None
 
     # ----------------------------------------------------------------------------- writing
 
@@ -136,7 +143,7 @@ class Book:
             WrongState: the step is not allowed from where the call stands.
         """
         for _ in range(_TRIES):
-            found = await self._get(record.key(id))
+            found = await self._at(id)
             parked = record.of(found)
             if found is None or parked is None:
                 raise Missing(id)

@@ -65,7 +65,7 @@ class Index:
             self.look_again(parked.id)
         else:
             self._open.pop(parked.id, None)
-        if parked.answered_at and parked.state is not State.DENIED:
+        if _approved(parked):
             tool = (parked.server, parked.tool)
             newest = (parked.answered_at, parked.id)
             self._approvals[tool] = max(newest, self._approvals.get(tool, newest))
@@ -162,9 +162,19 @@ class Index:
                 found.append(id)
         return found
 
-    def last_approved(self, server: str, tool: str) -> str | None:
-        """The id of the call of this tool that was approved last."""
+    def last_approved(self, server: str, tool: str, before: float | None = None) -> str | None:
+        """The id of the call of this tool that was approved last (before a moment)."""
         found = self._approvals.get((server, tool))
+        if found is not None and before is not None and found[0] >= before:
+            # Only history looks back this far: one walk, and no list of all approvals is kept.
+            earlier = (
+                (parked.answered_at, id)
+                for id, parked in ((id, row.parked) for id, row in self._rows.items())
+                if (parked.server, parked.tool) == (server, tool)
+                and _approved(parked)
+                and parked.answered_at < before
+            )
+            found = max(earlier, default=None)
         return found[1] if found is not None else None
 
     def page(
@@ -193,6 +203,10 @@ class Index:
     def counts(self) -> dict[str, int]:
         """How many there are in each state."""
         return {state.value: count for state, count in self._counts.items() if count}
+
+
+def _approved(parked: Parked) -> bool:
+    return bool(parked.answered_at) and parked.state is not State.DENIED
 
 
 def _interned(parked: Parked) -> Parked:

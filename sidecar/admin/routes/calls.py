@@ -79,7 +79,8 @@ CALL = {
         },
         "compared": {
             "type": "object",
-            "description": "The call of this tool that was approved last, of one call only.",
+            "description": "The call of this tool that was approved last, before this one was "
+            "answered or ended. Of one call only.",
             "required": ["id", "args"],
             "properties": {
                 "id": _TEXT,
@@ -208,8 +209,10 @@ class Calls:
             # Not for a server that nobody trusts: it could fold away what matters.
             found["folded"] = folded(definition.get("inputSchema"), _plain(parked)) or None
         with contextlib.suppress(Missing):
-            id = book.index.last_approved(parked.server, parked.tool)
-            last = await book.get(id) if id not in (None, parked.id) else None
+            # Of what is over: what could be compared with then, not what came after it.
+            over = parked.answered_at or parked.ended_at or None
+            id = book.index.last_approved(parked.server, parked.tool, over)
+            last = await book.get(id) if id is not None else None
         if last is not None and not last.args_dropped:
             told, more = differences(_plain(last), _plain(parked))
             found["compared"] = present(
