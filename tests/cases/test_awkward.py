@@ -38,7 +38,7 @@ async def test_progress_comes_while_the_call_runs(
         params = {"name": "progress", "arguments": {}, "_meta": {"progressToken": "t"}}
         answer = await client.exchange("tools/call", params)
         assert [m["params"]["progress"] for m in answer.notifications] == [1, 2, 3]
-        assert answer.at[0] < 0.25 < answer.at[-1]
+        assert answer.at[-1] - answer.at[0] > 0.1
 
 
 async def test_announcements_reach_listeners_of_both_eras(http: aiohttp.ClientSession) -> None:
@@ -88,10 +88,10 @@ async def test_stdio_answers_and_records(tmp_path: Path) -> None:
     ):
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         process.stdin.write(json.dumps(message).encode() + b"\n")
-        answer = json.loads(await asyncio.wait_for(process.stdout.readline(), 10))
+        answer = json.loads(await asyncio.wait_for(process.stdout.readline(), 30))
         assert answer["id"] == number
     assert answer["result"]["content"][0]["text"] == "piped:whoami"
     process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 5) == 0
+    assert await asyncio.wait_for(process.wait(), 30) == 0
     assert child.started() == [process.pid]
     assert [m["method"] for m in child.got()] == ["initialize", "tools/call"]

@@ -18,9 +18,11 @@ from tests.cases.awkward.stdio import Child
 from tests.cases.behind import Server, behind, dead, dead_port, entry
 from tests.kit.client import Legacy, Modern, eventually
 
-# Budgets are what the design promises on a quiet machine; asserts allow a loaded one thrice that.
+# What the design promises on a quiet machine, and is printed: how fast it is, `make bench` tells.
+# Asserted is that nobody waits for the servers that are no good, which would be for PATIENCE.
 LISTENING = 0.9
 FIRST_LIST = 2.0
+PATIENCE = 60.0
 
 
 @contextlib.asynccontextmanager
@@ -51,16 +53,16 @@ async def test_ten_servers_five_of_them_no_good(
         }
         async with behind(servers) as sidecar:
             print(f"listening after {sidecar.took:.2f} s (budget {LISTENING})")
-            assert sidecar.took < 6 * LISTENING
+            assert sidecar.took < PATIENCE / 2
             client = client_of(http, sidecar.mcp)
             began = time.monotonic()
             await client.open()
             opened = time.monotonic() - began
-            assert opened < 3
+            assert opened < PATIENCE / 2
             answer = await client.exchange("tools/list")
             listed = time.monotonic() - began
             print(f"opened in {opened:.3f} s, listed after {listed:.2f} s (budget {FIRST_LIST})")
-            assert listed < 3 * FIRST_LIST
+            assert listed < PATIENCE / 2
             names = [tool["name"] for tool in answer.result["tools"]]
             assert {f"live{n}__echo" for n in range(5)} <= set(names)
             down = {item["server"]: item for item in answer.result["_meta"]["sidecar/unavailable"]}
@@ -72,12 +74,12 @@ async def test_ten_servers_five_of_them_no_good(
                 *(client.text(f"live{n}__echo", message=str(n)) for n in range(5))
             )
             assert texts == [str(n) for n in range(5)]
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < PATIENCE / 2
 
 
 BAD_SERVERS = {
-    "slow_list": Behaviour(list_delay=10),
-    "slow_initialize": Behaviour(initialize_delay=10, eras=("legacy",)),
+    "slow_list": Behaviour(list_delay=PATIENCE),
+    "slow_initialize": Behaviour(initialize_delay=PATIENCE, eras=("legacy",)),
     "s500": Behaviour(status=500),
     "s401": Behaviour(status=401),
     "s302": Behaviour(status=302),
@@ -108,13 +110,12 @@ async def test_bad_servers_beside_a_good_one(
             client = client_of(http, sidecar.mcp)
             began = time.monotonic()
             await client.open()
-            assert time.monotonic() - began < 3
             answer = await client.exchange("tools/list")
-            assert time.monotonic() - began < 3 * FIRST_LIST
+            assert time.monotonic() - began < PATIENCE / 2
             missing = {item["server"] for item in answer.result["_meta"]["sidecar/unavailable"]}
             # The good one may be late on a loaded machine, but then it is told as missing.
             assert missing - {"good"} == bad
-            await client.until_listed("good__echo", within=5)
+            await client.until_listed("good__echo", within=30)
             assert await client.text("good__echo", message="on") == "on"
             assert [n for n in await client.names() if not n.startswith("good__")] == []
 
@@ -130,7 +131,7 @@ async def test_a_list_that_fails_is_read_again(http: aiohttp.ClientSession) -> N
         assert [name for name in names if name.startswith("bad__")] == []
         assert "server bad: tools/list failed" in sidecar.log()
         bad.server.behaviour.list_error = False
-        await client.until_listed("bad__echo", within=15)
+        await client.until_listed("bad__echo", within=30)
 
 
 async def test_a_dead_server_is_found_when_it_comes(http: aiohttp.ClientSession) -> None:
@@ -147,8 +148,8 @@ async def test_a_dead_server_is_found_when_it_comes(http: aiohttp.ClientSession)
         try:
             async with client.listening() as heard:
                 await late.start()
-                await client.until_listed("late__echo", within=15)
-                await eventually(lambda: heard, 5)
+                await client.until_listed("late__echo", within=30)
+                await eventually(lambda: heard, 30)
             assert await client.text("late__whoami") == "late:whoami"
             page = await client.request("tools/list")
             assert page.get("_meta", {}).get("sidecar/unavailable", []) == []
@@ -196,7 +197,7 @@ async def test_probing_a_stdio_server_is_safe(http: aiohttp.ClientSession, tmp_p
     async with behind(children) as sidecar:
         for client in (Legacy(http, sidecar.mcp), Modern(http, sidecar.mcp)):
             await client.open()
-            await client.until_listed(*(f"{name}__echo" for name in PROBED), within=20)
+            await client.until_listed(*(f"{name}__echo" for name in PROBED), within=30)
             for name in PROBED:
                 assert await client.text(f"{name}__whoami") == "awkward:whoami"
 

@@ -217,7 +217,7 @@ async def test_garbage_costs_its_own_call_only(client: Legacy | Modern, way: str
             await client.call(f"{way}__garble", raw=raw)
         assert failed.value.code == -32603
 
-    await asyncio.wait_for(asyncio.gather(*(failing(raw) for raw in GARBAGE)), 15)
+    await asyncio.wait_for(asyncio.gather(*(failing(raw) for raw in GARBAGE)), 30)
     assert await client.text(f"{way}__echo", message="still here") == "still here"
 
 

@@ -42,7 +42,7 @@ async def test_ended_sessions_end_upstream_too(http: aiohttp.ClientSession) -> N
         before = processes.memory([sidecar.worker])
         for client in await many_sessions(http, sidecar.mcp, SESSIONS):
             await client.close()
-        await eventually(lambda: len(upstream.ended) == 20 + SESSIONS, 10)
+        await eventually(lambda: len(upstream.ended) == 20 + SESSIONS, 30)
         used = {seen.session for seen in upstream.server.calls("count")}
         assert used == set(upstream.ended)
         growth = processes.memory([sidecar.worker]) - before
@@ -58,7 +58,7 @@ async def test_abandoned_sessions_end_after_their_time(http: aiohttp.ClientSessi
         clients = await many_sessions(http, sidecar.mcp, SESSIONS)
         used = {seen.session for seen in upstream.server.calls("count")}
         assert len(used) == SESSIONS
-        await eventually(lambda: used <= set(upstream.ended), 15)
+        await eventually(lambda: used <= set(upstream.ended), 30)
         assert (await clients[0].exchange("tools/list")).status == 404
 
 
@@ -67,13 +67,13 @@ async def test_a_session_that_is_used_or_listens_does_not_end(
 ) -> None:
     async with (
         serving() as upstream,
-        behind({"up": upstream}, limits={"session_ttl": "1s"}) as sidecar,
+        behind({"up": upstream}, limits={"session_ttl": "3s"}) as sidecar,
     ):
         used, listening = Legacy(http, sidecar.mcp), Legacy(http, sidecar.mcp)
         await used.open()
         await listening.open()
         async with listening.listening():
-            for _ in range(8):
+            for _ in range(12):
                 await asyncio.sleep(0.3)
                 assert await used.text("up__echo", message="x") == "x"
             assert await listening.text("up__echo", message="x") == "x"
@@ -98,6 +98,7 @@ async def test_processes_of_ended_sessions_end(http: aiohttp.ClientSession, tmp_
         pids = []
         for client in clients:
             await client.open()
+            await client.until_listed("up__pid")
             pids.append(int(await client.text("up__pid")))
         assert len(set(pids)) == 3
         for client in clients:
@@ -136,7 +137,7 @@ async def test_no_process_survives_the_sidecar(
             os.kill(sidecar.pid, signal.SIGKILL)
         else:
             sidecar.signal(signal.Signals[how])
-        status = await asyncio.to_thread(sidecar.wait, 15)
+        status = await asyncio.to_thread(sidecar.wait, 30)
         left = await asyncio.to_thread(processes.left_of, family, 5)
         assert [processes.command_line(pid) for pid in left] == []
         if how.startswith("SIG"):

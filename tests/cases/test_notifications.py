@@ -53,16 +53,28 @@ async def progress(
 # ------------------------------------------------------------------------------ C10 progress
 
 
+async def at_once(client: Client, token: Any, server: str) -> Answer:
+    """Three steps, not buffered: the first comes while most of the call is still to be waited for.
+
+    Again with longer gaps where the machine is so busy that we read late.
+    """
+    for gap in (0.2, 0.2, 1.0, 3.0):
+        answer = await progress(client, token, server, steps=3, gap=gap)
+        if answer.at[-1] - answer.at[0] > 1.5 * gap:
+            return answer
+    raise AssertionError(f"all of it came together: {answer.at}")
+
+
 @pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
 @pytest.mark.parametrize("token", ["tok-1", 7, 0, "", "ü\u2028", 2**53 + 1])
 async def test_progress_has_the_callers_token_and_comes_at_once(
     client: Legacy | Modern, upstream_era: str, token: Any
 ) -> None:
-    answer = await progress(client, token, upstream_era, steps=3, gap=0.2)
+    # How soon it comes says nothing more with each kind of token.
+    answer = await at_once(client, token, upstream_era) if token == 7 else None
+    answer = answer or await progress(client, token, upstream_era, steps=3, gap=0)
     assert steps(answer) == [(token, 1), (token, 2), (token, 3)]
     assert answer.messages[-1]["result"]["content"][0]["text"] == "token given"
-    # Not buffered: the first came while most of the call was still to be waited for.
-    assert answer.at[-1] - answer.at[0] > 0.3
 
 
 @pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
@@ -84,6 +96,7 @@ async def test_equal_tokens_do_not_cross(
     async with serving() as upstream, behind({"up": child if stdio else upstream}) as sidecar:
         clients: list[Client] = [Legacy(http, sidecar.mcp), Modern(http, sidecar.mcp)]
         await clients[0].open()  # type: ignore[attr-defined]
+        await clients[0].until_listed("up__progress")
         wanted = [(clients[0], 2), (clients[1], 3), (clients[0], 4), (clients[1], 5)]
         answers = await asyncio.gather(
             *(progress(client, "same", steps=count, gap=0.05) for client, count in wanted)
@@ -98,9 +111,9 @@ async def test_progress_over_stdio_comes_at_once(
     async with behind({"up": Child(Behaviour(), tmp_path / "record")}) as sidecar:
         client = client_of(http, sidecar.mcp)
         await client.open()
-        answer = await progress(client, "t", steps=3, gap=0.2)
+        await client.until_listed("up__progress")
+        answer = await at_once(client, "t", "up")
         assert steps(answer) == [("t", 1), ("t", 2), ("t", 3)]
-        assert answer.at[-1] - answer.at[0] > 0.3
 
 
 async def test_a_thousand_steps_keep_their_order(client: Legacy | Modern) -> None:
@@ -133,7 +146,7 @@ async def test_a_burst_is_told_once_or_twice_to_each_listener(
             heard = (first, second)
             await eventually(lambda: all(CHANGED in [m["method"] for m in h] for h in heard))
             for client in (listening, deaf, modern):
-                await client.until_listed("up__brand_new", within=2)
+                await client.until_listed("up__brand_new", within=30)
             assert await deaf.text("up__brand_new") == "up:brand_new"
             await asyncio.sleep(0.5)
             for messages in heard:
@@ -156,7 +169,7 @@ async def test_a_modern_listener_hears_what_it_asked_for(
             client.listening() as every,
         ):
             await client.call("up__change", name="more")
-            await eventually(lambda: every)
+            await eventually(lambda: every and (picky or wanted != "toolsListChanged"))
             await asyncio.sleep(0.3)
             assert [m["method"] for m in picky] == (
                 [CHANGED] if wanted == "toolsListChanged" else []
@@ -171,7 +184,7 @@ async def test_a_change_over_stdio_is_told(http: aiohttp.ClientSession, tmp_path
         async with client.listening() as heard:
             await client.call("up__change", name="more", times=5)
             await eventually(lambda: [m for m in heard if m["method"] == CHANGED])
-            await client.until_listed("up__more", within=2)
+            await client.until_listed("up__more", within=30)
 
 
 async def test_a_list_in_mid_load_is_not_kept(http: aiohttp.ClientSession) -> None:
@@ -194,7 +207,7 @@ async def test_a_list_in_mid_load_is_not_kept(http: aiohttp.ClientSession) -> No
             {"name": "in_between", "inputSchema": {"type": "object"}}
         )
         await upstream.server.announce(CHANGED)
-        await client.until_listed("up__in_between", within=3)
+        await client.until_listed("up__in_between", within=30)
 
 
 async def test_a_server_that_goes_and_comes_is_told(http: aiohttp.ClientSession) -> None:
@@ -208,10 +221,10 @@ async def test_a_server_that_goes_and_comes_is_told(http: aiohttp.ClientSession)
         await client.until_listed("up__echo", "fine__echo")
         async with client.listening() as heard:
             await upstream.stop()
-            await eventually(lambda: heard, 10, "list_changed after the server went")
+            await eventually(lambda: heard, 30, "list_changed after the server went")
             await client.until_gone("up__echo")
             assert await client.text("fine__echo", message="on") == "on"
             heard.clear()
             await upstream.start()
-            await client.until_listed("up__echo", within=20)
-            await eventually(lambda: heard, 5, "list_changed after the server came back")
+            await client.until_listed("up__echo", within=30)
+            await eventually(lambda: heard, 30, "list_changed after the server came back")

@@ -43,7 +43,7 @@ def carrying(marker: str) -> list[int]:
 
 async def alive(marker: str, count: int, *, at_least: bool = False) -> None:
     """Wait until so many carry the marker."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (found := len(carrying(marker))) != count and not (  # noqa: ASYNC110
             at_least and found > count
         ):
@@ -58,8 +58,8 @@ async def test_a_well_behaved_child_ends_on_eof(marker: str) -> None:
     child = await script("import sys; sys.stdin.read(); print('bye')", marker)
     await alive(marker, 1)
     started = time.monotonic()
-    await child.end(5)
-    assert time.monotonic() - started < 2
+    await child.end(60)
+    assert time.monotonic() - started < 30
     assert child.returncode == 0
     assert await child.wait() == 0
     assert await child.stdout.read() == b"bye\n"
@@ -70,7 +70,7 @@ async def test_sigterm_comes_after_the_grace(marker: str) -> None:
     assert await child.stdout.readline() == b"up\n"
     started = time.monotonic()
     await child.end(0.2)
-    assert 0.2 <= time.monotonic() - started < 1
+    assert 0.2 <= time.monotonic() - started < 10
     assert child.returncode == -signal.SIGTERM
 
 
@@ -97,7 +97,7 @@ async def test_grandchildren_in_sessions_of_their_own_that_ignore_sigterm(marker
     child = await stubborn(marker)
     started = time.monotonic()
     await child.end(0.2)
-    assert time.monotonic() - started < 2.4
+    assert time.monotonic() - started < 20
     assert carrying(marker) == []
     assert child.returncode == -signal.SIGKILL
 
@@ -155,15 +155,15 @@ async def test_end_can_be_called_twice_at_once_and_again(marker: str) -> None:
 
 async def test_cancelling_end_kills_at_once(marker: str) -> None:
     child = await stubborn(marker)
-    ending = asyncio.create_task(child.end(30))
+    ending = asyncio.create_task(child.end(300))
     await asyncio.sleep(0.05)
     ending.cancel()
     started = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
         await ending
     await alive(marker, 0)
-    assert time.monotonic() - started < 1
-    async with asyncio.timeout(2):
+    assert time.monotonic() - started < 30
+    async with asyncio.timeout(30):
         assert await child.wait() == -signal.SIGKILL
 
 
@@ -183,7 +183,7 @@ async def test_a_hundred_children_end_together(marker: str) -> None:
     await alive(marker, 200)
     started = time.monotonic()
     await asyncio.gather(*(child.end(1) for child in running))
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30  # one after the other they would take a hundred graces
     assert carrying(marker) == []
     assert all(child.returncode is not None for child in running)
     await asyncio.sleep(0)

@@ -273,7 +273,7 @@ def test_killed_nothing_of_another_user_is_left(pod: Pod) -> None:
             family = children_of(sidecar) + sidecar.family
             os.kill(sidecar.worker if victim == "worker" else sidecar.pid, signal.SIGKILL)
             sidecar.wait()
-            left = processes.left_of(family, 10.0)
+            left = processes.left_of(family, 20)
             assert not left, [processes.command_line(pid) for pid in left]
 
 

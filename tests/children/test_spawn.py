@@ -30,7 +30,7 @@ async def running(code: str, **options: object) -> AsyncIterator[children.Child]
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not true():  # noqa: ASYNC110 - there is nothing that could tell us
             await asyncio.sleep(0.01)
 

@@ -287,7 +287,7 @@ class Rig:
             yield Tap(answer)
             answer.close()
 
-    async def raw(self, data: bytes, *, timeout: float = 5.0) -> bytes:
+    async def raw(self, data: bytes, *, timeout: float = 30.0) -> bytes:
         """Send bytes on a connection of their own, return everything until it is closed."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
         writer.write(data)
@@ -306,7 +306,7 @@ class Tap:
         self._parser = SseParser(1 << 24)
         self._ready: list[Any] = []
 
-    async def next(self, timeout: float = 3.0) -> Any:
+    async def next(self, timeout: float = 30.0) -> Any:
         """The next message; ``None`` once the stream has ended."""
         async with asyncio.timeout(timeout):
             while not self._ready:
@@ -420,7 +420,7 @@ async def running(
             await listener.close()
 
 
-async def until(condition: Callable[[], object], timeout: float = 3.0) -> None:
+async def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110  whatever it is, it has no event

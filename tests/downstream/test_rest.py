@@ -181,7 +181,7 @@ async def test_closing_the_connection_cancels() -> None:
         waiting = asyncio.create_task(call(rig, {"name": "wait"}))
         await rig.gateway.started.wait()
         waiting.cancel()
-        await until(lambda: rig.gateway.cancelled == ["wait"], 1)
+        await until(lambda: rig.gateway.cancelled == ["wait"], 30)
 
 
 async def test_the_trace_is_that_of_the_headers() -> None:

@@ -53,7 +53,7 @@ class Peer:
     def end(self) -> None:
         self._in.put_nowait(None)
 
-    async def next(self, timeout: float = 3.0) -> Any:
+    async def next(self, timeout: float = 30.0) -> Any:
         async with asyncio.timeout(timeout):
             return await self._out.get()
 
@@ -94,7 +94,7 @@ async def serving(server: str | None = None, farewell: float = 1.0) -> AsyncIter
     finally:
         gateway.release.set()
         peer.end()
-        await asyncio.wait_for(peer.task, 5)
+        await asyncio.wait_for(peer.task, 30)
 
 
 # ---------------------------------------------------------------------------- which era
@@ -315,7 +315,7 @@ async def test_running_calls_may_finish_when_the_input_ends() -> None:
         assert not peer.task.done()
         peer.gateway.release.set()
         assert (await peer.next())["id"] == 4
-        await asyncio.wait_for(peer.task, 1)
+        await asyncio.wait_for(peer.task, 30)
         assert len(peer.gateway.closed) == 1
         assert peer.gateway.listeners == []
 
@@ -328,7 +328,7 @@ async def test_what_outlives_the_farewell_is_ended_with_an_answer() -> None:
         peer.end()
         answer = await peer.next()
         assert (answer["id"], answer["error"]["code"]) == (4, -32603)
-        await asyncio.wait_for(peer.task, 1)
+        await asyncio.wait_for(peer.task, 30)
         assert peer.gateway.cancelled == ["wait"]
 
 
@@ -339,7 +339,7 @@ async def test_when_nobody_reads_any_more_everything_ends() -> None:
         await peer.gateway.started.wait()
         peer.broken = True
         peer.send(request("ping"))
-        await asyncio.wait_for(peer.task, 3)
+        await asyncio.wait_for(peer.task, 30)
         assert peer.gateway.cancelled == ["wait"]
 
 
@@ -443,7 +443,7 @@ def test_a_reader_that_goes_away_ends_the_process(child: list[str]) -> None:
         process.stdout.close()
         process.stdin.write(SCRIPT)
         process.stdin.flush()
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     finally:
         process.kill()
         process.wait()

@@ -221,7 +221,7 @@ async def test_a_body_that_comes_in_pieces_is_one_body() -> None:
             writer.write(data[start : start + 40])
             await writer.drain()
             await asyncio.sleep(0.002)
-        assert status(await asyncio.wait_for(reader.read(), 5)) == FINE
+        assert status(await asyncio.wait_for(reader.read(), 30)) == FINE
         writer.close()
 
 
@@ -231,10 +231,10 @@ async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
         data = http(headers=headers)
         reader, writer = await asyncio.open_connection(rig.host, rig.port)
         writer.write(data[: -len(PING)])
-        assert await asyncio.wait_for(reader.readline(), 5) == b"HTTP/1.1 100 Continue\r\n"
+        assert await asyncio.wait_for(reader.readline(), 30) == b"HTTP/1.1 100 Continue\r\n"
         await reader.readline()
         writer.write(PING)
-        assert status(await asyncio.wait_for(reader.read(), 5)) == FINE
+        assert status(await asyncio.wait_for(reader.read(), 30)) == FINE
         writer.close()
         too_much = await rig.raw(
             http(headers=(*headers, "Content-Length: 99999999"), body=None), timeout=5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,14 @@ def bus() -> Bus:
 @pytest.fixture
 async def gateway(bus: Bus) -> AsyncIterator[Gateway]:
     made = Gateway(CONFIG, bus)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def patient(bus: Bus) -> AsyncIterator[Gateway]:
+    """One that waits for ever, as good as: what returns has waited for nobody."""
+    made = Gateway(replace(CONFIG, list_wait=600), bus)
     yield made
     await made.close()
 

@@ -19,7 +19,7 @@ LATEST_LEGACY = "2025-11-25"
 META = "io.modelcontextprotocol/"
 NAME_OF = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 ACCEPT = "application/json, text/event-stream"
-TIMEOUT = aiohttp.ClientTimeout(total=30)
+TIMEOUT = aiohttp.ClientTimeout(total=60)
 
 
 class RpcFailed(Exception):
@@ -178,7 +178,7 @@ class Client:
     async def names(self) -> list[str]:
         return [tool["name"] for tool in await self.tools()]
 
-    async def until_listed(self, *names: str, within: float = 10.0) -> list[str]:
+    async def until_listed(self, *names: str, within: float = 30.0) -> list[str]:
         """Lists again and again until all of ``names`` are there."""
         end = time.monotonic() + within
         while not set(names) <= set(found := await self.names()):
@@ -187,7 +187,7 @@ class Client:
             await asyncio.sleep(0.05)
         return found
 
-    async def until_answered(self, name: str, within: float = 20.0) -> str:
+    async def until_answered(self, name: str, within: float = 40.0) -> str:
         """The text of a tool whose server may be on its way back: until then every answer is an
         error that says so, never an empty success."""
         end = time.monotonic() + within
@@ -199,7 +199,7 @@ class Client:
                 assert time.monotonic() < end, f"never back: {failed}"
             await asyncio.sleep(0.05)
 
-    async def until_gone(self, name: str, within: float = 10.0) -> None:
+    async def until_gone(self, name: str, within: float = 30.0) -> None:
         """Lists again and again until ``name`` is not there."""
         end = time.monotonic() + within
         while name in await self.names():
@@ -311,7 +311,7 @@ class Modern(Client):
         params = {"notifications": wanted or everything}
         task = asyncio.create_task(self.exchange("subscriptions/listen", params, heard=hear))
         try:
-            await asyncio.wait_for(arrived.wait(), 5)
+            await asyncio.wait_for(arrived.wait(), 30)
             acknowledged = heard.pop(0)
             assert acknowledged["method"] == "notifications/subscriptions/acknowledged", (
                 acknowledged
@@ -325,7 +325,7 @@ class Modern(Client):
 CLIENTS: dict[str, type[Legacy] | type[Modern]] = {"legacy": Legacy, "modern": Modern}
 
 
-async def eventually(check: Callable[[], Any], within: float = 5.0, what: str = "") -> Any:
+async def eventually(check: Callable[[], Any], within: float = 30.0, what: str = "") -> Any:
     """The first true value of ``check``, asked again and again."""
     end = time.monotonic() + within
     while not (value := check()):

@@ -73,7 +73,7 @@ def marked(marker: str) -> list[int]:
     return [pid for pid in parents() if pid != os.getpid() and marker in command_line(pid)]
 
 
-def left_of(pids: Iterable[int], within: float = 5.0) -> list[int]:
+def left_of(pids: Iterable[int], within: float = 20.0) -> list[int]:
     """Those of ``pids`` that still live ``within`` seconds from now; empty as soon as none does."""
     end = time.monotonic() + within
     left = [pid for pid in pids if alive(pid)]

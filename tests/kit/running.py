@@ -22,8 +22,8 @@ from tests.kit import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"^sidecar ready mcp=(\S+) admin=(\S+) health=(\S+)$")
-READY_TIMEOUT = 20.0
-STOP_TIMEOUT = 15.0
+READY_TIMEOUT = 60.0
+STOP_TIMEOUT = 40.0
 
 Config = dict[str, Any]
 
@@ -127,7 +127,7 @@ class Sidecar:
         family = [self.pid, *processes.descendants(self.pid)]
         self.signal(signal.SIGTERM)
         status = self.wait(within)
-        left = processes.left_of(family, 2.0)
+        left = processes.left_of(family, 20)
         assert not left, f"left behind: {[processes.command_line(pid) for pid in left]}"
         return status
 
@@ -142,8 +142,8 @@ class Sidecar:
         family = processes.descendants(self.pid)
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        self._process.wait(5)
-        for pid in processes.left_of(family, 2.0):
+        self._process.wait(30)
+        for pid in processes.left_of(family, 20):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -187,7 +187,7 @@ class Sidecar:
         """All that it wrote to stderr so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def cli(self, *arguments: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Another ``sidecar`` command with the same configuration file."""
         return subprocess.run(
             [sys.executable, "-m", "sidecar", *arguments],

@@ -326,7 +326,7 @@ def said(fields: Mapping[str, object]) -> Json:
     return json.loads(plain(fields)["content"][0]["text"])
 
 
-async def until(condition: Callable[[], object], within: float = 5.0) -> None:
+async def until(condition: Callable[[], object], within: float = 30.0) -> None:
     """Wait until the condition holds; fail after so many seconds."""
     deadline = asyncio.get_running_loop().time() + within
     while not condition():

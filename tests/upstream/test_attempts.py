@@ -54,11 +54,11 @@ async def test_those_that_hang_are_tried_a_few_at_a_time(
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
     try:
         made = [make(url, name=f"s{n}", attempts=two, era="legacy") for n in range(4)]
-        await until(lambda: len(silent.writers) == 2, within=10)
+        await until(lambda: len(silent.writers) == 2, within=30)
         await asyncio.sleep(0.2)
         assert len(silent.writers) == 2
         silent.hang_up()
-        await until(lambda: len(silent.writers) == 2, within=10)
+        await until(lambda: len(silent.writers) == 2, within=30)
         states = [each.status.state for each in made]
         assert states.count(State.BACKOFF) == 2, states
         told = [r.getMessage() for r in caplog.records if "wait for a turn" in r.getMessage()]
@@ -76,15 +76,15 @@ async def test_one_that_was_just_there_waits_for_no_turn(
 ) -> None:
     there = await fake()
     server = make(there.url, attempts=two)
-    await until(lambda: server.status.state is State.READY, within=10)
+    await until(lambda: server.status.state is State.READY, within=30)
     port = there.server.port
     await there.stop()
-    await until(lambda: server.status.state is not State.READY, within=10)
+    await until(lambda: server.status.state is not State.READY, within=30)
     again = await fake(port)
     async with AsyncExitStack() as turns:
         for _ in range(2):
             await turns.enter_async_context(two.turn())
         newcomer = make(again.url, name="new", attempts=two)
-        await until(lambda: server.status.state is State.READY, within=20)
+        await until(lambda: server.status.state is State.READY, within=30)
         assert newcomer.status.state is State.CONNECTING
-    await until(lambda: newcomer.status.state is State.READY, within=10)
+    await until(lambda: newcomer.status.state is State.READY, within=30)

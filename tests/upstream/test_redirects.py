@@ -203,10 +203,10 @@ async def test_a_connection_elsewhere_closes_with_the_server(lab: Lab) -> None:
     server = lab.dialled(front.at("/front"))
     await server.settled()
     asked = asyncio.create_task(call(server, "modern"))
-    await until(lambda: running, within=10)
+    await until(lambda: running, within=30)
     assert running[0].request.transport is not None
     await server.close()
-    await until(lambda: running[0].request.transport is None, within=10)
+    await until(lambda: running[0].request.transport is None, within=30)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
 
@@ -222,7 +222,7 @@ async def test_the_old_transport_moves_within_its_origin_alone(lab: Lab) -> None
     moved.add_subapp("/a", sub)
     async with TestServer(moved) as front:
         server = lab.dialled(str(front.make_url("/sse")), transport="sse")
-        await until(lambda: server.status.state is State.READY, within=10)
+        await until(lambda: server.status.state is State.READY, within=30)
         assert old.seen
         away = await lab.moved({"/out": to(f"http://{ELSEWHERE}:{front.port}/sse")})
         other = lab.dialled(away.at("/out"), transport="sse")

@@ -133,20 +133,20 @@ async def test_progress_and_cancellation(make, old) -> None:
     got: list[Any] = []
     await call(server, caller("s", progress="t", notify=lambda m, p: got.append(p)))
     assert got == [{"progressToken": "t", "progress": 1}]
-    task = asyncio.create_task(call(server, sleep=5))
-    await asyncio.sleep(0.1)
+    task = asyncio.create_task(call(server, sleep=60))
+    await until(lambda: old.seen[-1][1].get("params", {}).get("arguments") == {"sleep": 60})
     task.cancel()
     await asyncio.wait({task})
     await until(lambda: old.seen[-1][1].get("method") == "notifications/cancelled")
-    sent = next(m for _, m in old.seen if m.get("params", {}).get("arguments") == {"sleep": 5})
+    sent = next(m for _, m in old.seen if m.get("params", {}).get("arguments") == {"sleep": 60})
     assert old.seen[-1][1]["params"]["requestId"] == sent["id"]
 
 
 async def test_the_end_of_the_stream_is_the_end_of_its_calls(make, old, watch) -> None:
     server = make(old.url, transport="sse", isolation="shared")
     await server.settled()
-    task = asyncio.create_task(call(server, sleep=5))
-    await asyncio.sleep(0.1)
+    task = asyncio.create_task(call(server, sleep=60))
+    await until(lambda: old.seen[-1][1].get("params", {}).get("arguments") == {"sleep": 60})
     stream = old.streams["1"]
     assert stream._req is not None
     stream._req.transport.abort()

@@ -134,12 +134,18 @@ async def test_what_a_modern_process_is_told(make, scripted) -> None:
 async def test_calls_run_side_by_side(make, scripted, speaks) -> None:
     server = make(command=scripted(speaks))
     await server.settled()
-    started = asyncio.get_running_loop().time()
-    slow = [asyncio.create_task(call(server, "sleep", seconds=0.3)) for _ in range(6)]
-    assert await text(server, "echo", message="x") == "x"
-    assert asyncio.get_running_loop().time() - started < 0.25
-    await asyncio.gather(*slow)
-    assert asyncio.get_running_loop().time() - started < 1.0
+    # Longer on a machine that is too slow to begin all of them in that time.
+    for seconds in (0.3, 1.5, 6.0):
+        started = asyncio.get_running_loop().time()
+        slow = [asyncio.create_task(call(server, "sleep", seconds=seconds)) for _ in range(6)]
+        assert await text(server, "echo", message="x") == "x"
+        held_up = any(task.done() for task in slow)
+        await asyncio.gather(*slow)
+        took = asyncio.get_running_loop().time() - started
+        if not held_up and took < 4 * seconds:
+            break
+    assert not held_up
+    assert took < 4 * seconds, "one after the other it is six times as long"
 
 
 @BOTH
@@ -175,7 +181,7 @@ async def test_an_answer_that_cannot_be_read_is_not_waited_for(make, scripted, l
     """A NaN from Python's json.dumps costs its call, and at once, not at the timeout."""
     server = make(command=scripted("modern"))
     await server.settled()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(Unavailable) as caught:
             await call(server, "garbled", line=line)
     assert why in caught.value.why
@@ -254,17 +260,22 @@ async def test_cancelling_tells_the_server_and_discards_the_late_answer(
 ) -> None:
     server = make(command=scripted(speaks))
     await server.settled()
-    task = asyncio.create_task(call(server, "sleep", seconds=0.4))
-    await asyncio.sleep(0.1)
+    task = asyncio.create_task(call(server, "sleep", seconds=1.0))
+
+    async def sent() -> list[Any]:
+        seen = json.loads(await text(server, "seen"))
+        return [m["id"] for m in seen if m.get("params", {}).get("name") == "sleep"]
+
+    while not await sent():  # noqa: ASYNC110  the child knows, and is asked
+        await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.sleep(0.1)
+    # A line goes after the other: what is asked now comes after what was told.
     seen = json.loads(await text(server, "seen"))
-    sent = next(m for m in seen if m.get("params", {}).get("name") == "sleep")
     cancelled = [m for m in seen if m.get("method") == "notifications/cancelled"]
-    assert [m["params"]["requestId"] for m in cancelled] == [sent["id"]]
-    await asyncio.sleep(0.3)
+    assert [m["params"]["requestId"] for m in cancelled] == await sent()
+    await asyncio.sleep(1.1)
     assert await text(server, "echo", message="x") == "x"
     assert "nobody asked" not in caplog.text
 
@@ -301,11 +312,12 @@ async def test_death_fails_what_waits_at_once_and_it_comes_back(
     await server.settled()
     pid = int(await text(server, "pid"))
     waiting = [asyncio.create_task(call(server, "sleep", seconds=30)) for _ in range(3)]
-    await asyncio.sleep(0.1)
+    while (await text(server, "seen")).count('"name": "sleep"') < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     started = asyncio.get_running_loop().time()
     results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert asyncio.get_running_loop().time() - started < 1.0
+    assert asyncio.get_running_loop().time() - started < 20
     assert [(type(r), r.ran) for r in results] == [(Unavailable, "maybe")] * 3
     assert "signal 9" in results[0].why
     # The next call finds it down, and waits for it, since it is about to come back.
@@ -532,7 +544,7 @@ async def test_close_before_and_while_it_connects(make, scripted) -> None:
     await asyncio.sleep(0.1)
     started = asyncio.get_running_loop().time()
     await slow.close()
-    assert asyncio.get_running_loop().time() - started < 6
+    assert asyncio.get_running_loop().time() - started < 25
 
 
 async def test_whoever_waits_for_close_may_give_up(make, scripted) -> None:

@@ -94,16 +94,16 @@ def test_memory_is_bounded_by_the_limit() -> None:
 def test_time_is_linear_in_chunks(limit: int) -> None:
     def seconds(chunks: int) -> float:
         lines = Lines(limit)
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(chunks):
             lines.feed(b"x" * 64)
         lines.feed(b"\n")
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(1_000)
-    small = min(seconds(8_000) for _ in range(3))
-    # Eight times as much may take up to four times eight: quadratic would be sixty-four.
-    assert min(seconds(64_000) for _ in range(3)) < 32 * small + 0.02
+    # Eight times as much may take up to four times eight: quadratic would be sixty-four. Both are
+    # taken in the same moment, and again when the machine was busy with others in one of them.
+    assert any(seconds(64_000) < 32 * seconds(8_000) + 0.02 for _ in range(10))
 
 
 def test_a_message_is_written_as_one_line() -> None:

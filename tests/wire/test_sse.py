@@ -229,6 +229,6 @@ def test_time_is_linear_in_chunks(piece: bytes, limit: int) -> None:
         return time.process_time() - start
 
     seconds(1_000)
-    small = min(seconds(5_000) for _ in range(3))
-    # Eight times as much may take up to four times eight: quadratic would be sixty-four.
-    assert min(seconds(40_000) for _ in range(2)) < 32 * small + 0.05
+    # Eight times as much may take up to four times eight: quadratic would be sixty-four. Both are
+    # taken in the same moment, and again when the machine was busy with others in one of them.
+    assert any(seconds(40_000) < 32 * seconds(5_000) + 0.05 for _ in range(10))
