@@ -210,7 +210,7 @@ async def test_with_one_answer_everything_works(life: Life) -> None:
     assert life.evil.connections == 0
 
 
-@pytest.mark.parametrize("turned", [[EVIL], [GOOD, EVIL]], ids=["loopback", "both"])
+@pytest.mark.parametrize("turned", [[EVIL], [EVIL, GOOD]], ids=["loopback", "both"])
 async def test_whenever_it_turns_the_other_gets_no_connection(
     life: Life, turned: list[str]
 ) -> None:
