@@ -16,7 +16,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "events", "ports", "config", "semconv"),
     ("wire", "processes", "privileges", "descriptors"),
     ("users",),
-    ("mcp", "store", "children", "supervisor", "watch", "logs"),
+    ("mcp", "store", "children", "supervisor", "watch", "memory", "logs"),
     ("policy", "catalog"),
     ("gate", "egress"),
     ("parking",),

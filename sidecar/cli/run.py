@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import logging
 import sys
 from typing import TYPE_CHECKING
 
+from sidecar import memory
 from sidecar.cli import common
 
 if TYPE_CHECKING:
@@ -37,8 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, serve, and turn what went wrong into an exit code."""
 
     def read() -> Config | None:
-        return common.load_config(arguments, listen=arguments.listen)
+        loaded = common.load_config(arguments, listen=arguments.listen)
+        if loaded is None:
+            return None
+        return dataclasses.replace(loaded, limits=memory.fitted(loaded.limits, available))
 
+    available = memory.limit()
     config = read()
     if config is None:
         return common.BAD_CONFIG
@@ -47,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from sidecar.serving import serve
 
     configure(config.log)
+    if available is not None:
+        logging.getLogger("sidecar").info("%s", memory.told(config.limits, available))
     files = [*([config.path] if config.path is not None else []), *arguments.mcp_config]
     try:
         return loop_runner(arguments.loop).run(serve(config, read, files=files))

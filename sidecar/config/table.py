@@ -222,6 +222,9 @@ class Bounds:
     SESSION_TTL = Field(
         "session_ttl", duration(1, 30 * DAY), Limits().session_ttl, "How long an idle one lives."
     )
+    IN_FLIGHT = Field(
+        "in_flight", Whole(1, 100_000), Limits().in_flight, "Requests of agents that run at once."
+    )
 
 
 RETRY = Record(
@@ -240,6 +243,8 @@ LIMITS = Record(
         list_pages=got[Bounds.LIST_PAGES],
         sessions=got[Bounds.SESSIONS],
         session_ttl=got[Bounds.SESSION_TTL],
+        in_flight=got[Bounds.IN_FLIGHT],
+        given=frozenset(each.key for each in every(Bounds) if got.has(each)),
     ),
 )
 

@@ -203,7 +203,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of everything that a stranger can send. Sizes in bytes, times in seconds."""
+    """Bounds of everything that a stranger can send. Sizes in bytes, times in seconds.
+
+    ``given`` are the fields that the file sets: other defaults may be made to fit the memory
+    there is (``sidecar.memory``).
+    """
 
     body: int = 4 << 20
     result: int = 16 << 20
@@ -213,6 +217,8 @@ class Limits:
     list_pages: int = 1000
     sessions: int = 1000
     session_ttl: float = 1800.0
+    in_flight: int = 1024
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
 
 SHIPPED = ("egress", "gating", "labels", "coding-agents")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import logging
 import os
@@ -30,7 +31,7 @@ from sidecar.downstream.modern import Modern
 from sidecar.downstream.replies import JSON, Refusal
 from sidecar.downstream.rest import Rest
 from sidecar.downstream.running import Crowd
-from sidecar.downstream.state import MOST_IN_FLIGHT, State
+from sidecar.downstream.state import State
 from sidecar.events import Bus
 from sidecar.gateway import Gateway
 from sidecar.mcp import errors
@@ -76,7 +77,7 @@ class AgentListener:
         version: str,
         limits: Limits | None = None,
         hosts: Sequence[str] = (),
-        most_in_flight: int = MOST_IN_FLIGHT,
+        most_in_flight: int | None = None,
         editors: Callable[[], EditorSessions | None] = lambda: None,
     ) -> None:
         """``hosts`` are further names that are ours; loopback and the listen address are anyway.
@@ -88,9 +89,10 @@ class AgentListener:
         self._authenticator = authenticator
         self._hosts = tuple(hosts)
         self._rules = HostRules(Listen(), hosts)
-        self._state = State(
-            Desk(gateway, name, version), bus, limits or Limits(), Crowd(most_in_flight)
-        )
+        limits = limits or Limits()
+        if most_in_flight is not None:
+            limits = dataclasses.replace(limits, in_flight=most_in_flight)
+        self._state = State(Desk(gateway, name, version), bus, limits, Crowd(limits.in_flight))
         self._legacy = Legacy(self._state)
         self._modern = Modern(self._state)
         self._rest = Rest(self._state)

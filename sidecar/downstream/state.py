@@ -22,8 +22,6 @@ from sidecar.model import RequestId, Unroutable, no_notify
 
 log = logging.getLogger("sidecar.downstream")
 
-MOST_IN_FLIGHT = 1024
-"""Requests that may run at once for all clients together."""
 CLOSING = 5.0
 """Seconds that the end of sessions may take at shutdown."""
 
@@ -46,6 +44,7 @@ class State:
     def reconfigure(self, limits: Limits) -> None:
         """Other limits for what comes from now on."""
         self.limits = limits
+        self.crowd.most = limits.in_flight
         self.sessions.reconfigure(limits.sessions, limits.session_ttl)
 
     def admit(self, id: RequestId | None) -> None:

@@ -206,7 +206,7 @@ limits: {depth: 0, body: 4TB, speed: 1}
         'sidecar.yaml:11:26: limits.body: "4TB" is not a size; write it like 4MiB, 64KiB, 10MB, '
         "or a number of bytes",
         'sidecar.yaml:11:31: limits.speed: unknown key "speed"; a mapping takes body, result, '
-        "event, line, depth, list_pages, sessions, session_ttl",
+        "event, line, depth, list_pages, sessions, session_ttl, in_flight",
     ]
 
 
