@@ -362,6 +362,15 @@ class Redaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """What one of several rules says. ``constant``: the message quotes nothing of the input."""
+
+    rule: str
+    message: str
+    constant: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The one total answer of a policy.
 
@@ -370,7 +379,8 @@ class Decision:
     means that ``decision`` is what happens, and ``would`` what ``would_rule`` would have made
     of it were every rule enforced. ``error`` is the first rule that failed, of either mode.
     ``message`` may quote the input unless ``message_constant``: then it may be recorded.
-    ``labels`` and ``redactions`` are what result rules add and take out.
+    ``labels`` and ``redactions`` are what result rules add and take out. ``reasons``: where it
+    asks and more than one rule matched, all that ask and what each says, ``rule`` among them.
     """
 
     decision: Literal["allow", "deny", "ask"]
@@ -387,6 +397,7 @@ class Decision:
     audited: tuple[str, ...] = ()
     would_rule: str = ""
     message_constant: bool = True
+    reasons: tuple[Reason, ...] = ()
 
 
 CLIENT_CANCELLED = "cancelled by the client"
