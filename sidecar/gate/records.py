@@ -92,8 +92,11 @@ class Records:
 
 
 def recorded(decision: Decision) -> Decision:
-    """The decision without a message that may quote the input."""
-    return decision if decision.message_constant else replace(decision, message="")
+    """The decision without messages that may quote the input."""
+    if decision.message_constant and not decision.reasons:
+        return decision
+    message = decision.message if decision.message_constant else ""
+    return replace(decision, message=message, reasons=())
 
 
 def _digest(call: Call) -> Callable[[], str]:

@@ -50,8 +50,11 @@ def record(
     the call has been parked before, and so needs an id of its own here."""
     call, caller = asked.call, asked.caller
     args, hidden = hide(shown(call), config.redact)
-    # A text that is made of what was sent may hold what nobody is to be shown.
-    quotes = not decision.message_constant and bool(config.redact)
+
+    def told(message: str, constant: bool) -> str:
+        # A text that is made of what was sent may hold what nobody is to be shown.
+        return "" if config.redact and not constant else message
+
     return Parked(
         id=str(uuid.uuid4()) if again else call.id,
         claim=claimed.digest,
@@ -70,8 +73,9 @@ def record(
         args=msgspec.Raw(json.encode(args)),
         hidden=hidden,
         rules=rules(decision),
-        message="" if quotes else decision.message,
+        message=told(decision.message, decision.message_constant),
         message_constant=decision.message_constant,
+        reasons=tuple((r.rule, told(r.message, r.constant)) for r in decision.reasons),
         labels=labels,
         asked_revision=decision.revision,
         asked_at=now,

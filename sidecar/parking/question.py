@@ -96,8 +96,8 @@ def message(parked: Parked, folded: Sequence[str]) -> str:
         ("asks", quoted(parked.principal)),
         ("rules", quoted(", ".join(parked.rules))),
     ]
-    if parked.message:
-        rows.append(("because", quoted(parked.message)))
+    because = [text for _, text in parked.reasons] or [parked.message]
+    rows += [("because", quoted(text)) for text in because if text]
     lines = [f"{_INDENT}{name + ':':10}{value}" for name, value in rows]
     args, less = _arguments(parked, folded)
     all_of_it = f" (not all is shown; sidecar calls show {parked.id})" if less else ""

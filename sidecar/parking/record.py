@@ -68,6 +68,8 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     message_constant: bool = True
     """Whether the message is the same for every call: it quotes nothing."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    """The rules that asked and what each said, where more than one rule matched."""
     labels: tuple[str, ...] = ()
     asked_revision: str = ""
     asked_at: float
@@ -148,5 +150,5 @@ def key(id: str) -> str:
 
 
 def lean(parked: Parked) -> Parked:
-    """The same without its arguments, for keeping in memory."""
-    return msgspec.structs.replace(parked, args=NOTHING)
+    """The same without what lists leave out, for keeping in memory."""
+    return msgspec.structs.replace(parked, args=NOTHING, reasons=())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
-from sidecar.model import Decision, JsonObject, Phase, PolicyError, Redaction
+from sidecar.model import Decision, JsonObject, Phase, PolicyError, Reason, Redaction
 from sidecar.policy.phases import ANSWERS, VARIABLES
 from sidecar.ports.policy import Policy, PolicyFault
 
@@ -178,6 +178,17 @@ def acceptable(answer: object, phase: Phase) -> bool:
         and isinstance(redactions, tuple)
         and all(type(each) is Redaction for each in redactions)
         and (phase is Phase.RESULT or not (held["labels"] or redactions))
+        and _reasons(held["reasons"])
+    )
+
+
+def _reasons(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        type(each) is Reason
+        and type(each.rule) is str
+        and type(each.message) is str
+        and type(each.constant) is bool
+        for each in value
     )
 
 

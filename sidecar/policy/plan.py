@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, cast
 
-from sidecar.model import Decision, JsonObject, Phase, PolicyError
+from sidecar.model import Decision, JsonObject, Phase, PolicyError, Reason
 from sidecar.policy.cel.errors import CelError, EvalError
 from sidecar.policy.cel.frame import BUDGET, Frame
 from sidecar.policy.cel.functions.time import SECOND, parse_timestamp, timestamp_of
@@ -144,8 +144,13 @@ class Plan:
         if not matched:
             return self._default if self._phase is not Phase.CONNECT else self._unmatched(frame)
         effect = matched[0][0].effect
-        rule = _speaker([each for each in matched if each[0].effect == effect])
-        return self._said(cast("Answer", effect), rule, frame)
+        strongest = [each for each in matched if each[0].effect == effect]
+        decision = self._said(cast("Answer", effect), _speaker(strongest), frame)
+        if effect == "ask" and len(matched) > 1:
+            # A person decides, and one rule's reason is not the others'.
+            reasons = tuple(self._reason(rule, frame) for rule, _ in strongest)
+            return replace(decision, reasons=reasons)
+        return decision
 
     def _result(self, matched: Sequence[Matched], frame: Frame) -> Decision:
         """Everything that matched applies; a rule that fails denies the result."""
@@ -166,19 +171,21 @@ class Plan:
         )
 
     def _said(self, answer: Answer, rule: Rule, frame: Frame) -> Decision:
-        text, constant = rule.text, True
-        if rule.message is not None:
-            constant = False
-            value = rule.message.evaluate(frame if not rule.scope else _scoped(frame, {}, rule))
-            text = message_text(value, rule)
+        reason = self._reason(rule, frame)
         return Decision(
             answer,
             rule.id,
             policy=rule.policy,
             revision=self._revision,
-            message=text,
-            message_constant=constant,
+            message=reason.message,
+            message_constant=reason.constant,
         )
+
+    def _reason(self, rule: Rule, frame: Frame) -> Reason:
+        if rule.message is None:
+            return Reason(rule.id, rule.text)
+        value = rule.message.evaluate(frame if not rule.scope else _scoped(frame, {}, rule))
+        return Reason(rule.id, message_text(value, rule), constant=False)
 
     def _unmatched(self, frame: Frame) -> Decision:
         """A dial about which no rule says anything: the verdict decides."""

@@ -37,6 +37,22 @@ def shown(browser: Browser, key: str) -> str:
     return str(browser.js(script, key))
 
 
+def test_each_rule_that_asks_says_why(enter: Enter, world: World, browser: Browser) -> None:
+    world.agent.calls("desk__fetch").result(40)
+    world.agent.calls("desk__post", {"text": "x"})
+    enter("alice")
+    rules = (
+        "return [...document.querySelectorAll('.call ul.plain li')].map((each) => each.innerText)"
+    )
+    browser.one(".call .args")
+    assert browser.js(rules)[:4] == [
+        "gating/gated",
+        "approval is needed: desk__post may change something",
+        "labels/after-outside",
+        "approval is needed: content from outside was read before desk__post",
+    ]
+
+
 def test_markup_is_text(enter: Enter, world: World, browser: Browser) -> None:
     world.agent.calls("desk__post", SCRIPTS)
     enter("alice")

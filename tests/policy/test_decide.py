@@ -238,6 +238,34 @@ def test_messages(folder: Folder) -> None:
     assert said(a="long", b="x" * 5000)[0] == "x" * 2000
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_where_several_rules_ask_each_says_why(folder: Folder, engine: str) -> None:
+    loaded = folder.load(
+        policy(
+            rule("first", "ask", "args.n > 0", message='"one"'),
+            rule("let", "allow", "args.n > 0"),
+            rule("second", "ask", "args.n > 1", message='"two of " + args.who'),
+            rule("fails", "ask", "args.n > 2", message='"three of " + args.missing'),
+            rule("watch", "ask", "args.n > 0", message='"never"', more="mode: audit"),
+        ),
+        engine=engine,
+    )
+
+    def why(n: int) -> list[tuple[str, str, bool]]:
+        found = decide(loaded, args={"n": n, "who": "up"})
+        assert (found.rule, found.message) == ("p/first", "one")
+        return [(each.rule, each.message, each.constant) for each in found.reasons]
+
+    # A rule that allows is not one that asks.
+    assert why(1) == [("p/first", "one", True)]
+    assert why(2)[1:] == [("p/second", "two of up", False)]
+    assert why(3)[2:] == [("p/fails", "p/fails", False)]
+    # One alone has said why already, and to deny needs one reason.
+    alone = folder.load(policy(rule("r", "ask", "true"), rule("other", "deny", "args.n > 1")))
+    assert decide(alone, args={"n": 1}).reasons == ()
+    assert decide(alone, args={"n": 2}).reasons == ()
+
+
 def test_a_message_known_for_a_tool_may_be_recorded(folder: Folder) -> None:
     loaded = folder.load(policy(rule("r", "deny", "tool.gated", message='"no " + tool.name')))
     special = loaded.specialise({"tool.gated": True, "tool.name": "up__write"})

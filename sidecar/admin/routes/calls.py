@@ -50,6 +50,16 @@ CALL = {
         "hidden": {"type": "array", "items": _TEXT},
         "rules": {"type": "array", "items": _TEXT},
         "message": _TEXT,
+        "reasons": {
+            "type": "array",
+            "description": "The rules that ask and what each says, where more than one rule "
+            "matched. Of one call only.",
+            "items": {
+                "type": "object",
+                "required": ["rule", "message"],
+                "properties": {"rule": _TEXT, "message": _TEXT},
+            },
+        },
         "labels": {"type": "array", "items": {}},
         "hints": {"type": "object"},
         "description": _TEXT,
@@ -195,6 +205,8 @@ class Calls:
     async def _whole(self, parked: Parked) -> JsonObject:
         found = shape(parked)
         found["args"] = parked.args
+        if parked.reasons:
+            found["reasons"] = [{"rule": r, "message": text} for r, text in parked.reasons]
         if parked.args_dropped:
             found["args_dropped"] = True
         found["labels"] = self._labels(parked)

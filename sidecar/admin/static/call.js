@@ -110,15 +110,18 @@ export function redefined(about) {
 }
 
 export function reasons(about) {
-  const rules = about.rules ?? [];
+  const reasons = about.reasons ?? (about.rules ?? []).map((rule) => ({ rule, message: "" }));
   const labels = about.labels ?? [];
   return [
     h("h3", {}, "Why it asks"),
     h(
       "ul",
       { class: "plain" },
-      rules.map((rule) => h("li", {}, h("code", {}, seen(rule)))),
-      about.message ? h("li", {}, prose(about.message)) : "",
+      reasons.flatMap(({ rule, message }) => [
+        h("li", {}, h("code", {}, seen(rule))),
+        message ? h("li", {}, prose(message)) : "",
+      ]),
+      about.message && !about.reasons ? h("li", {}, prose(about.message)) : "",
     ),
     labels.length
       ? [
