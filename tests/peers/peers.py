@@ -69,11 +69,16 @@ def module(name: str, *args: str) -> list[str]:
     return python("servers", "-m", name, *args)
 
 
+def kube(program: str, *args: str) -> list[str]:
+    """``kubectl``, ``helm``, or the ``python`` that has kubernetes-validate."""
+    return [str(PEERS / "kube" / "bin" / program), *args]
+
+
 @cache
 def why_missing(part: str) -> str:
     """Empty when a part of ``.peers/`` is installed, else the reason that a skip prints."""
     pins = tomllib.loads((HERE / "pins.toml").read_text())
-    known = {"agents", "more-agents", "node", *pins["python"]}
+    known = {"agents", "kube", "more-agents", "node", *pins["python"]}
     if part not in known:
         raise ValueError(f"no such part of .peers/: {part} (there are {sorted(known)})")
     return "" if (PEERS / part / ".stamp").is_file() else _run(part)
