@@ -154,13 +154,14 @@ def _command(stated: JsonObject, extract: Extract) -> str | None:
     return None
 
 
-def _named(stated: JsonObject, extract: Extract) -> Iterable[str]:
+def _named(stated: JsonObject, extract: Extract, below: int = 2) -> Iterable[str]:
     for key in extract.paths:
         value = stated.get(key)
-        if isinstance(value, str) and value:
-            yield value
-        elif isinstance(value, list):
-            yield from (item for item in value if isinstance(item, str) and item)
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, str) and item:
+                yield item
+            elif isinstance(item, dict) and below:
+                yield from _named(cast("JsonObject", item), extract, below - 1)
     for key in extract.keyed_paths:
         value = stated.get(key)
         if isinstance(value, dict):

@@ -12,7 +12,17 @@ GENERIC = Profile(
     package=None,
     command=(),
     asking=Asking(modes=frozenset({"default", "ask", "plan"}), reported=False, open_ended=True),
-    extract=Extract(title_is_command=True),
+    # What agents usually call it. A word that is no path lies inside the worktree: no harm.
+    extract=Extract(
+        command=("command", "cmd", "argv", "script"),
+        paths=(
+            *("file_path", "filepath", "filePath", "path", "paths", "absolute_path", "uri"),
+            *("notebook_path", "file", "files", "filename", "target_file", "edits", "grant_root"),
+            *("source", "destination", "from", "to", "old_path", "new_path", "oldPath", "newPath"),
+        ),
+        keyed_paths=("changes", "fileChanges"),
+        title_is_command=True,
+    ),
     guarded=tuple(
         Guarded(pattern, _UNKNOWN)
         for pattern in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.harness.agent_errors import Epitaph
-from sidecar.harness.profiles import Extract
+from sidecar.harness.profiles import PROFILES, Extract
 from sidecar.harness.session_asks import Diff, PermissionRequest, read
 from sidecar.harness.updates import Tools, Update, shape
 from sidecar.harness.updates_message import LastMessage
@@ -120,6 +120,36 @@ def test_everything_that_is_named_is_a_path() -> None:
     assert request.locations == ("/w/a", "/w/b")
     assert request.paths == ("/w/a", "/w/b", "c", "d", "e", "f", "/w/g")
     assert request.diffs == (Diff("/w/g", None, "n"),)
+
+
+@pytest.mark.parametrize(
+    "raw_input",
+    [
+        {"filePath": "/etc/x"},
+        {"source": "a", "destination": "/etc/x"},
+        {"old_path": "a", "newPath": "/etc/x"},
+        {"target_file": "/etc/x"},
+        {"paths": ["a", "/etc/x"]},
+        {"files": [{"path": "a"}, {"path": "/etc/x"}]},
+        {"edits": [{"file_path": "/etc/x", "new_string": "n"}]},
+        {"changes": {"/etc/x": {"type": "update"}}},
+        {"uri": "file:///etc/x"},
+    ],
+)
+def test_an_agent_that_nobody_knows_may_name_files_in_any_usual_way(
+    raw_input: dict[str, object],
+) -> None:
+    call = {"kind": "edit", "locations": [{"path": "/w/a"}], "rawInput": raw_input}
+    named = asked(call, PROFILES["generic"].extract).paths
+    assert named[0] == "/w/a"
+    assert named[-1] in ("/etc/x", "file:///etc/x")
+
+
+def test_files_that_hold_files_come_to_an_end() -> None:
+    deep: object = "/etc/x"
+    for _ in range(1000):
+        deep = [{"path": deep}]
+    assert asked({"kind": "edit", "rawInput": {"path": deep}}).paths == ()
 
 
 @pytest.mark.parametrize(
