@@ -481,7 +481,9 @@ class App:
             self.egress.update(config)
         except (SecretError, ValueError) as error:
             raise StartError(str(error)) from error
-        self._operators.update(operators)
+        if self._operators.update(operators) and self._admin is not None:
+            # Whoever reads events with a token that is void shall not go on.
+            self._admin.end_streams()
         change = difference(self._config, config)
         if not change:
             return "no setting changed" + ("; tokens were read again" if self.token_files() else "")

@@ -27,6 +27,8 @@ Schema: TypeAlias = Mapping[str, object]
 
 ACTOR: web.RequestKey[Actor] = web.RequestKey("actor", Actor)
 """Who asks; set before a handler runs."""
+STREAMS: web.AppKey[set[Callable[[], None]]] = web.AppKey("streams", set)
+"""How to end each answer that would go on for ever; it registers here while it is open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from aiohttp import web
 
 from sidecar.admin import openapi, page
-from sidecar.admin.api import ACTOR, MOST_BODY, Handler, Problem, Route, problem
+from sidecar.admin.api import ACTOR, MOST_BODY, STREAMS, Handler, Problem, Route, problem
 from sidecar.admin.peer import Stranger, identify
 from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.config import Listen
@@ -44,6 +44,7 @@ class AdminListener:
         self._hosts = HostRules(Listen())
         self._tokens = tokens
         self._own = own
+        self._streams: set[Callable[[], None]] = set()
         self._runner: web.AppRunner | None = None
         self._path: Path | None = None
 
@@ -55,6 +56,7 @@ class AdminListener:
             OSError: the address cannot be bound.
         """
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
+        app[STREAMS] = self._streams
         for each in self._routes:
             app.router.add_route(each.method, each.path, _within(each))
         for path, file in self._page.items():
@@ -80,11 +82,18 @@ class AdminListener:
     async def close(self) -> None:
         """Stop serving; idempotent."""
         runner, self._runner = self._runner, None
+        # aiohttp would wait for them twice as long as it is told to wait.
+        self.end_streams()
         if runner is not None:
             await runner.cleanup()
         path, self._path = self._path, None
         if path is not None:
             path.unlink(missing_ok=True)
+
+    def end_streams(self) -> None:
+        """End what would go on for ever: readers come back, and show again who they are."""
+        for end in tuple(self._streams):
+            end()
 
     @web.middleware
     async def _guard(

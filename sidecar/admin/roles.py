@@ -37,11 +37,14 @@ class Tokens:
     """Bearer tokens by digest: no token is kept, and each guess costs the same time."""
 
     def __init__(self, tokens: Iterable[tuple[str, Actor]] = ()) -> None:
+        self._known: list[tuple[bytes, Actor]] = []
         self.update(tokens)
 
-    def update(self, tokens: Iterable[tuple[str, Actor]]) -> None:
-        """These from now on, and no others: a token that was rotated is void at once."""
+    def update(self, tokens: Iterable[tuple[str, Actor]]) -> bool:
+        """These from now on, and no others; whether they are other than before."""
+        before = self._known
         self._known = [(_digest(value), actor) for value, actor in tokens]
+        return self._known != before
 
     def __len__(self) -> int:
         return len(self._known)

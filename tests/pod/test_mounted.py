@@ -148,6 +148,9 @@ async def test_secrets_are_swapped(http: aiohttp.ClientSession, tmp_path: Path) 
             client = Modern(http, sidecar.mcp, headers={"Authorization": "Bearer agent-1"})
             await client.until_listed("up__ping")
             assert await client.text("up__ping") == "pong"
+            operator = {"Authorization": "Bearer admin-1"}
+            events = await http.get(f"{sidecar.admin}/v1/events", headers=operator)
+            assert events.status == 200
             began = time.monotonic()
             volume.swap({name: value.replace("-1", "-2") for name, value in secrets.items()})
             while await both(2) != (200, 200):
@@ -155,6 +158,8 @@ async def test_secrets_are_swapped(http: aiohttp.ClientSession, tmp_path: Path) 
                 await asyncio.sleep(0.05)
             print(f"tokens in force after {time.monotonic() - began:.2f} s")
             assert await both(1) == (401, 401)
+            # What was opened with the operator's old token ends too.
+            await asyncio.wait_for(events.read(), 60)
             client.headers["Authorization"] = "Bearer agent-2"
             # No call is lost: the server refuses the old one, and the file is read again.
             assert await client.text("up__ping") == "pong"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from sidecar.admin.api import Answer, Problem, Route
+from sidecar.admin.api import STREAMS, Answer, Problem, Route
 from sidecar.admin.openapi import refusals
 from sidecar.admin.roles import Role
 from sidecar.admin.view import present
@@ -51,6 +51,12 @@ class Reader:
         self._waiting: deque[bytes] = deque()
         self._lost = False
         self._news = asyncio.Event()
+        self.ended = False
+
+    def end(self) -> None:
+        """There will be no more, and nobody waits for it."""
+        self.ended = True
+        self._news.set()
 
     def tell(self, name: str, body: JsonObject) -> None:
         """Queue one event; never waits."""
@@ -98,13 +104,16 @@ class Events:
         )
         reader = Reader()
         self._add(reader)
+        streams = request.app[STREAMS]
+        streams.add(reader.end)
         try:
             await response.prepare(request)
             await response.write(sse.KEEP_ALIVE)
             with contextlib.suppress(ConnectionError):
-                while True:
+                while not reader.ended:
                     await response.write(await reader.take())
         finally:
+            streams.discard(reader.end)
             self._remove(reader)
         return response
 
