@@ -203,7 +203,8 @@ def _answer(arguments: argparse.Namespace, *, approve: bool) -> int:
 def _too_late(call: JsonObject) -> Exception:
     """Why nothing came of an answer: somebody was faster, or time was."""
     by = f", answered by {call['answered_by']} ({call['way']})" if call.get("answered_by") else ""
-    return Exception(f"the call is {call['state']} already{by}; nothing has changed")
+    why = f": {call['ended']}" if call["state"] in ("cancelled", "void") else ""
+    return Exception(f"the call is {call['state']} already{by}{why}; nothing has changed")
 
 
 def watch(arguments: argparse.Namespace) -> int:

@@ -8,12 +8,15 @@ whole answer to a second approval, a ticket that is used twice, an approval of s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from sidecar.model import Kind
 from sidecar.parking.record import Parked, State
+
+_UNRUN: Final = (State.CANCELLED, State.VOID)
+"""States that a call did not come to by an answer: whoever answers late asks why."""
 
 
 class WrongState(Exception):
@@ -237,7 +240,8 @@ def _permission(parked: Parked) -> bool:
 
 def _only(parked: Parked, *states: State) -> None:
     if parked.state not in states:
-        raise WrongState(parked, f"it is {parked.state}")
+        why = f": {parked.ended}" if parked.state in _UNRUN and parked.ended else ""
+        raise WrongState(parked, f"it is {parked.state}{why}")
 
 
 def _joined(parked: Parked, event: Joined, now: float) -> Parked:

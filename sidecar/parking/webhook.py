@@ -45,6 +45,7 @@ _SENDER: Final = "sidecar"
 @dataclass(frozen=True, slots=True)
 class _Event:
     id: str
+    call: str
     body: bytes
 
 
@@ -95,7 +96,7 @@ class Hook:
             self._dropped += 1
             if self._dropped == 1:
                 log.warning("parking.webhook: more than %d events wait; the oldest go", MOST)
-        self._waiting.append(_Event(str(uuid.uuid4()), self._body(parked, self._config)))
+        self._waiting.append(_Event(str(uuid.uuid4()), parked.id, self._body(parked, self._config)))
         self._news.set()
 
     def _body(self, parked: Parked, config: Webhook) -> bytes:
@@ -154,7 +155,7 @@ class Hook:
             why = f"it answered {status}"
             if status < 500 and status not in (408, 425, 429):
                 break
-        log.warning("parking.webhook: an event was not taken: %s", why)
+        log.warning("parking.webhook: parked call %s was not taken: %s", event.call, why)
 
     async def _post(self, event: _Event, config: Webhook) -> int:
         url, secret = self._secrets.read(config.url), self._secrets.read(config.secret)
