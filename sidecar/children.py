@@ -292,9 +292,10 @@ async def spawn(
     env: Mapping[str, str],
     cwd: Path | None = None,
     name: str,
+    called: str = "server",
     adopts: bool = False,
 ) -> Child:
-    """Start ``command`` for the server ``name``, without a shell.
+    """Start ``command`` for the server ``name``, without a shell; ``called``: what else it is.
 
     With ``adopts``, what it starts stays below it even when the parent in between is gone, as
     the shell is that put a command into the background: ``end`` finds it. It costs the start
@@ -306,12 +307,12 @@ async def spawn(
     child dies with the thread that made it.
     """
     if processes.closing:
-        raise SpawnError(f"server {name!r}: the sidecar is ending")
+        raise SpawnError(f"{called} {name!r}: the sidecar is ending")
     user = users.current()
     if user is not None:
         cwd = cwd or user.home
     environment = environment_of(env)
-    with _explained(name, command[0], cwd):
+    with _explained(f"{called} {name!r}", command[0], cwd):
         child = Child(name, _popen(command, environment, cwd, adopts))
     try:
         await child._connect()
@@ -446,7 +447,7 @@ def _dies_with_us() -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _explained(name: str, program: str, cwd: Path | None) -> Iterator[None]:
+def _explained(whose: str, program: str, cwd: Path | None) -> Iterator[None]:
     """Turn what the system says into what a person can act on."""
     try:
         yield
@@ -469,4 +470,4 @@ def _explained(name: str, program: str, cwd: Path | None) -> Iterator[None]:
         why = f"command {program!r}, its arguments or environment hold a NUL character"
     else:
         return
-    raise SpawnError(f"server {name!r}: {why}") from None
+    raise SpawnError(f"{whose}: {why}") from None

@@ -57,6 +57,9 @@ def summary(config: Config) -> str:
         str(config.path) if config.path is not None else "no file, defaults",
         _names("server", list(config.servers)),
     ]
+    if config.harnesses:
+        parts.append(_names("harness", list(config.harnesses), "es"))
+        parts.append(_names("checkout", list(config.checkouts)))
     if config.agents:
         parts.append(_names("agent", list(config.agents)))
     else:
@@ -78,11 +81,11 @@ def _store(url: str) -> str:
     return f"{scheme}:" + rest.partition("?")[0].rpartition("@")[2].strip("/")
 
 
-def _names(noun: str, names: list[str]) -> str:
+def _names(noun: str, names: list[str], plural: str = "s") -> str:
     if not names:
-        return f"no {noun}s"
+        return f"no {noun}{plural}"
     shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
-    return f"{len(names)} {noun}{'s' if len(names) != 1 else ''} ({shown})"
+    return f"{len(names)} {noun}{plural if len(names) != 1 else ''} ({shown})"
 
 
 def schema(arguments: argparse.Namespace) -> int:

@@ -58,7 +58,9 @@ class Process:
         ended: Callable[[Epitaph], None],
     ) -> Process:
         """In a session and process group of its own. Raises SpawnError."""
-        child = await spawn(command, env=env, cwd=cwd, name=name, adopts=True)
+        child = await spawn(
+            command, env=env, cwd=cwd, name=name, called="coding agent", adopts=True
+        )
         return cls(child, env, heard, ended)
 
     def write(self, data: bytes) -> bool:

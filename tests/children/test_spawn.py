@@ -156,6 +156,11 @@ async def test_unknown_command_names_server_and_command_but_no_argument() -> Non
     )
 
 
+async def test_what_is_no_server_is_called_what_it_is() -> None:
+    said = await failure("/no/such", called="coding agent")
+    assert said.startswith("coding agent 'git': command '/no/such' does not exist")
+
+
 async def test_path_of_env_is_the_one_that_counts(tmp_path: Path) -> None:
     said = await failure("sleep", "1", env={"PATH": str(tmp_path)})
     assert "'sleep' is not on PATH" in said

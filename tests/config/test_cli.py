@@ -31,6 +31,16 @@ def test_ok_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert err == 'm.json: "b c" is called b-c here\n'
 
 
+def test_coding_agents_and_where_they_work_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sidecar.yaml").write_text(
+        "harnesses: {claude: {}}\ncheckouts: {shop: shop, billing: billing}\nworktrees: works\n"
+    )
+    assert main(["config", "check"]) == 0
+    assert "; 1 harness (claude); 2 checkouts (shop, billing); " in capsys.readouterr().out
+
+
 def test_every_fault_is_a_line_and_the_exit_is_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
