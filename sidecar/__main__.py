@@ -1,10 +1,10 @@
-"""``sidecar``: a small supervisor around the verbs that serve, nothing around the others."""
+"""``sidecar``: a small supervisor around the verbs that start processes, none around others."""
 
 from __future__ import annotations
 
 import sys
 
-SUPERVISED = ("run", "demo", "stdio")
+SUPERVISED = ("run", "demo", "stdio", "acp", "harness")
 
 
 def main() -> int:

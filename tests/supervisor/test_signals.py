@@ -225,7 +225,7 @@ def test_other_verbs_have_no_supervisor(arguments: list[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", ["run", "demo", "stdio"])
+@pytest.mark.parametrize("verb", ["run", "demo", "stdio", "acp", "harness"])
 def test_verbs_that_serve_have_one(verb: str) -> None:
     code = (
         "import sys, os; from sidecar import supervisor, __main__\n"
