@@ -79,9 +79,7 @@ def node(modules: Path) -> Iterator[Component]:
             continue
         licence = about.get("license")
         purl = f"pkg:npm/{quote(name, safe='/')}@{quote(version)}"
-        yield component(
-            "node", name, version, purl, licence if isinstance(licence, str) else None
-        )
+        yield component("node", name, version, purl, licence if isinstance(licence, str) else None)
 
 
 def main(arguments: list[str]) -> int:
