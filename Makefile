@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-agents test-otel check lint bench differential outage peers clean
+.PHONY: demo test test-long test-agents test-otel check lint bench differential outage peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/sidecar demo $(ARGS)
@@ -13,6 +13,11 @@ test: $(VENV)/.installed-test peers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# Properties with twenty times the examples, and long walks through worktrees: a long while.
+test-long: $(VENV)/.installed-test peers
+	SIDECAR_EXAMPLES=20 $(BIN)/pytest -m hypothesis --numprocesses 2 --timeout 3600
+	SIDECAR_MACHINE=120 $(BIN)/pytest tests/harness/test_machine.py --timeout 3600
 
 # Real coding agents on a fake model: those of `make test` and three more, a gigabyte from npm.
 test-agents: $(VENV)/.installed-test

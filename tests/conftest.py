@@ -10,9 +10,10 @@ import pytest
 from hypothesis import settings
 
 from tests.kit.client import CLIENTS, TIMEOUT, Legacy, Modern
+from tests.kit.examples import examples
 
 # A busy machine is not a failure: how long an example takes says nothing of what it shows.
-settings.register_profile("sidecar", deadline=None)
+settings.register_profile("sidecar", deadline=None, max_examples=examples(50))
 settings.load_profile("sidecar")
 
 

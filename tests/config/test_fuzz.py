@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.config import Config, ConfigErrors, load
 from tests.config.test_load import ALL, write
+from tests.kit.examples import examples
 
 MCP = json.dumps(
     {
@@ -45,7 +46,7 @@ PIECES = [
 ]
 SETTINGS = settings(
     deadline=None,
-    max_examples=250,
+    max_examples=examples(120),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sidecar.config import SecretRef, ServerConfig, jsontext, mcpfiles, nodes, values
 from sidecar.config.nodes import Node, Stop
 from tests.config.conftest import Load, Told
+from tests.kit.examples import examples
 
 
 def literal(text: str) -> SecretRef:
@@ -256,7 +257,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(80))
 @given(JSON, st.booleans(), st.sampled_from([None, 2]))
 def test_what_json_writes_is_read_as_it_was(value: object, ascii: bool, indent: int | None) -> None:
     root = read(json.dumps(value, ensure_ascii=ascii, indent=indent))
@@ -264,7 +265,7 @@ def test_what_json_writes_is_read_as_it_was(value: object, ascii: bool, indent: 
     assert nodes.plain(root) == value
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.text(alphabet='{}[]",:/*\\ \n\tabtruefalsn019-.eE', max_size=40))
 def test_no_text_escapes_as_anything_but_a_stop(text: str) -> None:
     try:
@@ -280,7 +281,7 @@ def test_depth_is_bounded(text: str) -> None:
         read(text)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.text(max_size=60), st.sampled_from(["__", "-", "_", "--", "_-", "-_-"]))
 def test_every_name_becomes_one_of_ours(name: str, separator: str) -> None:
     added = mcpfiles.Added(taken={mcpfiles.slug(name, separator)}, separator=separator)

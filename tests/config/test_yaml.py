@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.config import nodes, yamltext
 from sidecar.config.nodes import Node, Stop
+from tests.kit.examples import examples
 
 
 def read(text: str) -> tuple[Node | None, list[tuple[int, int, str]]]:
@@ -129,11 +130,11 @@ def test_all_duplicates_are_told_and_the_first_counts() -> None:
 def test_aliases_that_multiply_are_refused_at_once() -> None:
     lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x,x]"]
     lines += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    began = time.perf_counter()
+    began = time.process_time()
     line, _, message = stop("\n".join(lines))
     assert "aliases counted each time" in message
     assert line <= 6
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 3
 
 
 def test_merges_that_multiply_are_refused_at_once() -> None:
@@ -159,7 +160,7 @@ def test_the_python_parser_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     assert "a second document" in stop("a: 1\n---\nb: 1\n")[2]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.text(alphabet="ab:-[]{},&*!<'\"|>%@#? \t\n~1", max_size=60))
 def test_no_text_escapes_as_anything_but_a_stop(text: str) -> None:
     try:
@@ -176,7 +177,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(JSON)
 def test_what_yaml_writes_is_read_as_its_own_loader_reads_it(value: object) -> None:
     text = yaml.safe_dump(value, allow_unicode=True)

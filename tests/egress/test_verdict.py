@@ -15,6 +15,7 @@ from sidecar.egress.addresses import CLASSES, class_of, classify
 from sidecar.egress.urls import Ambiguous, join, parse, parse_authority
 from sidecar.egress.verdict import MOST_ADDRESSES, verdict
 from tests.egress.kit import CASES
+from tests.kit.examples import examples
 
 PUBLIC = "93.184.216.34"
 
@@ -270,7 +271,7 @@ FRAMES = st.sampled_from(
 SCHEMES = st.sampled_from(["http", "https", "HTTP", "hTTps"])
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(200))
 @given(st.one_of(spelled4(), spelled6()), FRAMES, SCHEMES)
 def test_no_spelling_of_a_blocked_address_passes(host: str, frame: str, scheme: str) -> None:
     """Not even where somebody's resolver says that the host is a public name."""
@@ -284,7 +285,7 @@ def test_no_spelling_of_a_blocked_address_passes(host: str, frame: str, scheme: 
         assert str(found.target.address) == URL(url).host
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(st.lists(st.ip_addresses().map(str), max_size=3), BLOCKED4 | BLOCKED6, st.integers(0, 3))
 def test_one_blocked_address_blocks_all(others: list[str], blocked: Any, at: int) -> None:
     others.insert(at, str(blocked))
@@ -308,7 +309,7 @@ def test_a_scheme_in_other_letters_is_none(scheme: str) -> None:
         join(parse("https://example.com/a"), f"{scheme}://1.1.1.1/")
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(400))
 @given(TEXT, TEXT, st.sampled_from(SPELLINGS))
 def test_total_and_of_one_mind_with_other_parsers(before: str, after: str, scheme: str) -> None:
     """Whatever passes is read alike by urllib and yarl: same host, same port."""

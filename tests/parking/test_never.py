@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -37,6 +36,7 @@ from sidecar.model import (
 from sidecar.parking import Missing, Parked, State, WrongState
 from sidecar.ports.store import StoreError
 from sidecar.wire.json import digest
+from tests.kit.examples import examples
 from tests.parking.kit import PARKING, Node, Rules, VirtualLoop, moment, plain, result, store
 
 # Mostly the same call by the same agent: that is where things can go wrong.
@@ -624,7 +624,7 @@ class Sidecars(RuleBasedStateMachine):
 
 TestNever = Sidecars.TestCase
 TestNever.settings = settings(
-    max_examples=int(os.environ.get("SIDECAR_EXAMPLES", "60")),
+    max_examples=examples(40),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -17,6 +17,7 @@ from sidecar.policy.engine import CelEngine
 from sidecar.policy.files import PolicyFile
 from sidecar.policy.inputs import known, tool_input
 from sidecar.policy.suites import merged
+from tests.kit.examples import examples
 from tests.policy.kit import GIVEN, RESULT, SERVER, Folder, decide, policy, rule
 
 ATOMS = [
@@ -94,7 +95,7 @@ def compiled(text: str) -> CelPolicy:
     return CelEngine(EngineOptions()).compile([file])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(rules, matches, tools, inputs, st.booleans(), st.booleans())
 def test_specialised_is_the_same(
     found: list[tuple[str, str, bool]],

@@ -16,6 +16,7 @@ from sidecar.ports.store import ABSENT, ANY, Change, Conflict, Record
 from sidecar.store.memory import MemoryStore
 from sidecar.store.sqlite import SqliteStore
 from sidecar.store.watching import Watch
+from tests.kit.examples import examples
 
 T = TypeVar("T")
 
@@ -127,7 +128,7 @@ class Both(RuleBasedStateMachine):
 
 TestBoth = Both.TestCase
 TestBoth.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -20,6 +20,7 @@ from sidecar.telemetry.audit_chain import (
     verify,
 )
 from sidecar.wire.json import encode
+from tests.kit.examples import examples
 
 NOTHING = Head()
 
@@ -230,7 +231,9 @@ _HEADS = heads(_MADE)
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_no_change_of_any_byte_goes_unseen(tmp_path: Path, data: st.DataObject) -> None:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sidecar.harness.protocol import Answer, Failure
 from sidecar.harness.session import Asked, Bounds, Broken, Effect, Replied, Session, Withdrawn
 from tests.harness.agent.kit import PROFILE
+from tests.kit.examples import examples
 
 IDS = st.sampled_from([0, 1, 2, "0", "a"])
 OPTIONS = st.lists(
@@ -163,4 +164,6 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestConversation.settings = settings(
+    max_examples=examples(80), stateful_step_count=30, deadline=None
+)

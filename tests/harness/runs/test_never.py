@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -46,6 +45,7 @@ from sidecar.model import CLIENT_CANCELLED, Caller, Era, JsonObject, Principal
 from sidecar.model import Decision as Policy
 from sidecar.parking import Missing, WrongState
 from tests.gateway.scripted import config
+from tests.kit.examples import examples
 from tests.parking.kit import PARKING, Node, Rules, VirtualLoop, epoch, moment, plain, store
 
 PEOPLE = ("alice", "alice", "alice", "bob")
@@ -458,7 +458,7 @@ class Never(RuleBasedStateMachine):
 
 
 Never.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SIDECAR_EXAMPLES", "40")),
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

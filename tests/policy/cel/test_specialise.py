@@ -13,6 +13,7 @@ from sidecar.policy.cel.compile import compile_tree
 from sidecar.policy.cel.errors import as_value
 from sidecar.policy.cel.specialise import specialised
 from sidecar.policy.cel.types import DYN
+from tests.kit.examples import examples
 from tests.policy.cel.conformance import tagged
 from tests.policy.cel.expressions import INPUT, anything
 
@@ -34,7 +35,7 @@ def unfolded(expression: str) -> Any:
         return as_value(error, tree.span.line, tree.span.column)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(150))
 @given(expression=anything(), known=st.sampled_from(KNOWN))
 @example("tool.name || session.trust", KNOWN[3])
 @example("session.labels[tool.server]", INPUT)
