@@ -157,6 +157,8 @@ NO_TRACE = TraceContext()
 Notify: TypeAlias = Callable[[str, JsonObject], None]
 # The way back for a request to the client (elicitation, sampling, roots): method, params.
 Ask: TypeAlias = Callable[[str, JsonObject], Awaitable[Fields]]
+# Told the JSON-RPC id and the version of MCP of each request to a server.
+Sent: TypeAlias = Callable[[RequestId, str], None]
 
 
 def no_notify(method: str, params: JsonObject) -> None:
@@ -177,7 +179,8 @@ class Caller:
     ``updates``: it is an editor, which hears by ``notify`` what a coding agent says, as it says
     it (``session/update``), waits without an end, and can be asked ``session/request_permission``.
     ``link`` is the trace context of the HTTP request, where ``trace`` came in its message;
-    ``request`` is the JSON-RPC id.
+    ``request`` is the JSON-RPC id, ``protocol`` the version of MCP that was agreed on.
+    ``sent`` is told the id and the version of what is sent to a server in its name.
     """
 
     principal: Principal
@@ -196,6 +199,8 @@ class Caller:
     link: TraceContext = NO_TRACE
     request: RequestId | None = None
     updates: bool = False
+    protocol: str = ""
+    sent: Sent | None = None
 
     @property
     def isolation(self) -> str:

@@ -30,6 +30,7 @@ class Mcp:
     METHOD: Final = "mcp.method.name"
     SESSION: Final = "mcp.session.id"
     REQUEST_ID: Final = "jsonrpc.request.id"
+    VERSION: Final = "mcp.protocol.version"
     STATUS_CODE: Final = "rpc.response.status_code"
     ERROR_TYPE: Final = "error.type"
     TRANSPORT: Final = "network.transport"

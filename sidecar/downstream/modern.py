@@ -18,6 +18,7 @@ from sidecar.downstream.trace import trace_of
 from sidecar.mcp import errors, inbound
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound
+from sidecar.mcp.versions import MODERN_VERSION
 from sidecar.model import Caller, Era, JsonObject, Notify, RequestId, no_notify
 from sidecar.wire.json import BadJson
 
@@ -79,6 +80,7 @@ class Modern:
             notify=notify,
             link=envelope.link,
             request=envelope.request,
+            protocol=MODERN_VERSION,
         )
 
     async def _listen(

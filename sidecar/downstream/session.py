@@ -71,6 +71,7 @@ class Session:
         "log_level",
         "principal",
         "server",
+        "version",
     )
 
     def __init__(
@@ -79,6 +80,7 @@ class Session:
         self.key = key
         self.principal = principal
         self.server = server
+        self.version = opening.version
         self.client = opening.client
         self.capabilities = opening.capabilities
         self.log_level = EVERYTHING
@@ -101,6 +103,7 @@ class Session:
             ask=ask,
             link=envelope.link,
             request=envelope.request,
+            protocol=self.version,
         )
 
     def answered(self, reply: Reply) -> None:

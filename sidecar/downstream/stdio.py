@@ -22,6 +22,7 @@ from sidecar.gateway import Gateway, Listening
 from sidecar.mcp import errors, shape
 from sidecar.mcp.errors import Rejection
 from sidecar.mcp.inbound import Inbound
+from sidecar.mcp.versions import MODERN_VERSION
 from sidecar.model import (
     Ask,
     Caller,
@@ -185,6 +186,7 @@ class StdioServer:
             log_level=envelope.log_level,
             notify=notify,
             request=envelope.request,
+            protocol=MODERN_VERSION if message.era is Era.MODERN else "",
         )
 
     async def _listen(self, id_: RequestId, message: Inbound, running: _Answering) -> Answer:

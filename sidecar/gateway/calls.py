@@ -215,7 +215,7 @@ class Calls:
             began = time.perf_counter()
             error: str | None = None
             try:
-                fields = await send(slot.upstream, call, spans.under(caller, span.context))
+                fields = await send(slot.upstream, call, spans.attempting(caller, span))
             except Unavailable as failure:
                 error = spans.failed(span, failure)
                 # What an earlier attempt may have done is not undone by one that did nothing.

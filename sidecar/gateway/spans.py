@@ -11,7 +11,9 @@ from sidecar.model import (
     Decision,
     Kind,
     Notify,
+    RequestId,
     RpcError,
+    Sent,
     TraceContext,
     Unavailable,
     Unroutable,
@@ -51,6 +53,8 @@ def asked(span: Span, method: str, caller: Caller) -> None:
     span.set(Key.ERA, caller.era.value)
     if caller.request is not None:
         span.set(Mcp.REQUEST_ID, str(caller.request))
+    if caller.protocol:
+        span.set(Mcp.VERSION, caller.protocol)
     if caller.client.name:
         span.set(Key.CLIENT, caller.client.name)
     span.link(caller.link)
@@ -122,7 +126,23 @@ def answering(caller: Caller, notify: Notify) -> Caller:
     return _caller(caller, caller.trace, notify)
 
 
-def _caller(caller: Caller, context: TraceContext, notify: Notify) -> Caller:
+def attempting(caller: Caller, span: Span) -> Caller:
+    """The caller of one attempt, whose span hears with which id and version it is sent."""
+    if not span.sampled:
+        return under(caller, span.context)
+
+    def sent(id: RequestId, version: str) -> None:
+        # A repetition on a new session has another id; the last one has the answer.
+        span.set(Mcp.REQUEST_ID, str(id))
+        if version:
+            span.set(Mcp.VERSION, version)
+
+    return _caller(caller, span.context, caller.notify, sent)
+
+
+def _caller(
+    caller: Caller, context: TraceContext, notify: Notify, sent: Sent | None = None
+) -> Caller:
     return Caller(
         caller.principal,
         caller.era,
@@ -140,4 +160,6 @@ def _caller(caller: Caller, context: TraceContext, notify: Notify) -> Caller:
         caller.link,
         caller.request,
         caller.updates,
+        caller.protocol,
+        sent,
     )

@@ -65,6 +65,8 @@ class Conversation:
         self._pending: dict[int, _Pending] = {}
         self._over: Unavailable | None = None
         self.prepare = prepare
+        self.version = ""
+        """Of MCP, once the server has said which one it speaks."""
         self.log_alone = False
         """Log messages belong to the one running call that asked for them, if it is one."""
 
@@ -74,6 +76,8 @@ class Conversation:
             raise self._unsent()
         id = self._newest = next(self._ids)
         body = jsonrpc.request(id, method, self.prepare(params, id, caller))
+        if caller.sent is not None:
+            caller.sent(id, self.version)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._pending[id] = _Pending(answer, caller)
         try:

@@ -180,6 +180,8 @@ class LegacyHttpLeg:
         trace = prepare.trace_headers(caller, trusted=host.trusted)
         headers = {**session.headers, **trace} if trace else session.headers
         hear = partial(self._heard, id, caller)
+        if caller.sent is not None:
+            caller.sent(id, self.hello.version)
         try:
             if caller.progress is not None:
                 self._progress[id] = caller

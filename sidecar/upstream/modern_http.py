@@ -8,6 +8,7 @@ from itertools import count
 
 from sidecar.mcp.errors import HEADER_MISMATCH
 from sidecar.mcp.headers import ParamHeaders, request_headers
+from sidecar.mcp.versions import MODERN_VERSION
 from sidecar.model import Caller, Fields, JsonObject, RpcError, Unavailable
 from sidecar.upstream import lost, prepare
 from sidecar.upstream.conversation import read_result
@@ -88,6 +89,8 @@ class ModernHttpLeg:
         host = self._host
         id = next(self._ids)
         prepared = prepare.modern(params, id, caller, host.level_for(caller), trusted=host.trusted)
+        if caller.sent is not None:
+            caller.sent(id, MODERN_VERSION)
         try:
             message = await self._http.exchange(
                 jsonrpc.request(id, method, prepared),

@@ -61,6 +61,7 @@ class SseLeg:
     def welcome(self, hello: Hello) -> None:
         """The handshake is done."""
         self.hello = replace(hello, stateful=True)
+        self.conversation.version = hello.version
 
     async def request(self, method: str, params: JsonObject, caller: Caller) -> Fields:
         return await self.conversation.request(method, params, caller)

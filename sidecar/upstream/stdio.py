@@ -106,6 +106,7 @@ class StdioLeg:
         """The era is known and the server has said what it offers."""
         self.hello = hello
         self.conversation.log_alone = hello.era is Era.MODERN
+        self.conversation.version = hello.version
 
     async def request(self, method: str, params: JsonObject, caller: Caller) -> Fields:
         return await self.conversation.request(method, params, caller)
