@@ -7,6 +7,7 @@ notifications to the event loop without a query or a thread of their own.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import os
 import random
@@ -37,8 +38,12 @@ log = logging.getLogger("sidecar.store")
 
 T = TypeVar("T")
 
-CONNECTIONS = 8
-"""Of one node, beside the one that listens."""
+CONNECTIONS = 4
+"""Of one node, beside the one that listens, unless the URL says ``connections=N``."""
+MOST_CONNECTIONS = 100
+IDLE = 90.0
+"""Seconds after which a connection that nobody uses is given back. One stays: what is compared
+and looked for now and then comes more often."""
 OPERATION = 10.0
 """Seconds for one operation, the wait for a connection included."""
 JOINING = 2.0
@@ -53,6 +58,14 @@ _LONGEST_RETRY = 5.0
 """Seconds between two attempts to reach a lost server, at most."""
 _LONGEST_SLEEP = 60.0
 """Seconds between looks for what has expired, at most."""
+_SPREAD = 5.0
+"""Seconds over which nodes are spread that look for what another node's records left: whoever
+wrote one looks first, and removes it for all."""
+_NEXT = "SELECT min(expires) - sidecar_now() FROM sidecar_records WHERE expires IS NOT NULL"
+_MORE = 0.1
+"""Seconds until the next look where there is more to remove, or somebody else is at it."""
+_MINE = 10_000
+"""Expiries of our own records that are remembered; of more, any node comes upon them."""
 
 
 class PostgresStore:
@@ -61,19 +74,28 @@ class PostgresStore:
     While the server is lost, every operation fails at once, but for one attempt now and then.
     """
 
-    def __init__(self, url: str, *, migrations: Sequence[str] = MIGRATIONS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        migrations: Sequence[str] = MIGRATIONS,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        """``connections`` is how many there are at most, beside the one that listens."""
         self._url = url
+        self._connections = connections
         self._migrations = migrations
         self._node = os.urandom(8).hex()
         self._hub = Hub()
         self._feed = Feed(self._node, self._hub, self._connect)
-        self._feed.expiring = self._expires
+        self._feed.expiring = self._heard_of
         self._feed.listening = self._found_again
         self._pool: Any = None  # asyncpg has no types
         self._state = "new"
         self._running: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
+        self._mine: list[float] = []
         self._sweep = asyncio.Event()
         self._failures = 0
         self._retry_at = 0.0
@@ -111,8 +133,8 @@ class PostgresStore:
             self._pool = await driver().create_pool(
                 self._url,
                 min_size=0,  # with a floor, it would try to restore that for ever, and log it
-                max_size=CONNECTIONS,
-                max_inactive_connection_lifetime=300.0,
+                max_size=self._connections,
+                max_inactive_connection_lifetime=IDLE,
                 **settings(self._node),
             )
             await self._feed.start()
@@ -162,7 +184,7 @@ class PostgresStore:
             if version is None:
                 raise conflict(key, expected, found)
             if expires is not None:
-                self._expires(expires)
+                self._wrote(expires)
             return Record(key, copy, version, expires)
 
         return await self._do(run)
@@ -330,8 +352,17 @@ class PostgresStore:
 
     # ----------------------------------------------------------------------------- expiry
 
-    def _expires(self, at: float) -> None:
-        """Something expires then (seconds since the epoch)."""
+    def _wrote(self, expires: float) -> None:
+        """A record of ours expires then (seconds since the epoch)."""
+        if len(self._mine) < _MINE:
+            heapq.heappush(self._mine, expires)
+        self._look_at(expires)
+
+    def _heard_of(self, expires: float) -> None:
+        """Another node's does. Were all to look at that moment, a thousand would."""
+        self._look_at(expires + random.uniform(0.0, _SPREAD))
+
+    def _look_at(self, at: float) -> None:
         if at < self._sweep_at:
             self._sweep_at = at
             self._sweep.set()
@@ -353,16 +384,51 @@ class PostgresStore:
             except StoreError as error:
                 log.debug("%s (while removing what has expired)", error)
                 left = _LONGEST_RETRY
-            wait = _LONGEST_SLEEP if left is None else min(max(left, 0.01), _LONGEST_SLEEP)
+            wait = self._until_next(left)
+
+    def _until_next(self, left: float | None) -> float:
+        """Seconds until the next look, where the next record expires in ``left``."""
+        now, ours = time.time(), False
+        while self._mine and self._mine[0] <= now:
+            heapq.heappop(self._mine)
+            ours = True
+        longest = random.uniform(0.75, 1.0) * _LONGEST_SLEEP
+        if left is None:
+            return longest
+        if left <= 0:
+            return _MORE
+        # The database's clock may say that what was ours is still there for a moment.
+        wait = left if ours and left < 1.0 else left + random.uniform(0.0, _SPREAD)
+        if self._mine:
+            wait = min(wait, self._mine[0] - now)
+        return min(max(wait, 0.01), longest)
 
     async def _sweep_once(self, connection: Connection) -> float | None:
-        left = await connection.fetchval("SELECT sidecar_sweep($1)", self._node)
+        """Seconds until the next record expires, ``None`` where none does."""
+        left = await connection.fetchval(_NEXT)
+        if left is not None and left <= 0:
+            # Its own answer is 0 as well where nothing expires, so it is asked for again.
+            await connection.fetchval("SELECT sidecar_sweep($1)", self._node)
+            left = await connection.fetchval(_NEXT)
         return None if left is None else float(left)
 
 
 def from_url(url: str) -> PostgresStore:
-    """The entry point: ``postgresql://[user[:password]@]host[:port]/database[?…]``."""
+    """The entry point: ``postgresql://[user[:password]@]host[:port]/database[?…]``.
+
+    ``connections=N`` in the query is ours, the rest is the driver's.
+    """
     scheme, _, rest = url.partition(":")
     if scheme not in ("postgresql", "postgres") or not rest.startswith("//"):
         raise StoreError("a PostgreSQL store is written as postgresql://host/database")
-    return PostgresStore(f"postgresql:{rest}")
+    base, _, query = rest.partition("?")
+    parts = [part for part in query.split("&") if part]
+    ours = [part for part in parts if part.startswith("connections=")]
+    rest = "&".join(part for part in parts if part not in ours)
+    most = CONNECTIONS
+    for part in ours:
+        number = part.removeprefix("connections=")
+        most = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else 0
+        if not 1 <= most <= MOST_CONNECTIONS:
+            raise StoreError(f"{NAME}: connections is a number from 1 to {MOST_CONNECTIONS}")
+    return PostgresStore(f"postgresql:{base}" + (f"?{rest}" if rest else ""), connections=most)

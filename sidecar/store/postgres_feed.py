@@ -29,7 +29,7 @@ ANSWER = 5.0
 """Seconds that it may take to answer."""
 ECHO = 2.0
 """Seconds that a writer waits for its own change to reach the watches here."""
-LONGEST_WAIT = 5.0
+LONGEST_WAIT = 10.0
 """Seconds between two attempts to listen again, at most; an operation that got through to the
 server brings the next one forward."""
 _TOGETHER = 500
@@ -219,7 +219,8 @@ class Feed:
             self._hurry.clear()
             await asyncio.sleep(0.05)
             with suppress(TimeoutError):
-                async with asyncio.timeout(random.uniform(wait / 2, wait)):
+                # All of it random: whoever lost the same server is not to come back at once.
+                async with asyncio.timeout(random.uniform(0.0, wait)):
                     await self._hurry.wait()
             wait = min(wait * 2, LONGEST_WAIT)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -47,6 +48,10 @@ FIRST_LOOK = 5.0
 
 TOGETHER = 0.05
 """Seconds in which changes of the store are gathered, so that many are one change here."""
+
+
+JITTER = 0.25
+"""A period between two comparisons is longer or shorter by this part of it, at most."""
 
 
 class Running(Upstream, Protocol):
@@ -404,8 +409,12 @@ class Registry:
     async def _periodically(self) -> None:
         while True:
             self._wake.clear()
+            period = self._rules.reconcile
+            if period is not None:
+                # Nodes that were started together are not to ask together.
+                period *= random.uniform(1 - JITTER, 1 + JITTER)
             try:
-                async with asyncio.timeout(self._rules.reconcile):
+                async with asyncio.timeout(period):
                     await self._wake.wait()
                 continue  # Another period counts from now on.
             except TimeoutError:

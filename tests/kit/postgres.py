@@ -27,7 +27,9 @@ class Postgres:
     It listens on loopback, at a port that was free, and on a socket in its folder.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
+        """``settings`` are further ones of the server, or others than ours."""
+        self._settings = settings
         found = programs()
         assert found is not None, "skip the test when there is no PostgreSQL"
         self._bin = found
@@ -65,6 +67,7 @@ class Postgres:
             "shared_buffers": "16MB",
             "max_connections": "60",
             "log_min_messages": "fatal",
+            **self._settings,
         }
         options = [f"--{key}={value}" for key, value in settings.items()]
         with (self.folder / "log").open("ab") as log:
