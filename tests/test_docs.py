@@ -88,7 +88,7 @@ def running(newcomer: Path) -> Iterator[str]:
     line = process.stdout.readline()
     yield line
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(30) == 0
 
 
 def environment() -> dict[str, str]:
@@ -162,14 +162,14 @@ def test_make_demo() -> None:
             ]
             assert run(search, ROOT) == "no notes\n"
             page.answer(str(waiting[0]["id"]), approve=True)
-            assert adding.result(20) == "noted as number 1\n"
+            assert adding.result(40) == "noted as number 1\n"
         assert run(search, ROOT) == "1. hello\n"
         listed = run(tools, ROOT)
         assert '"input_schema"' in listed
         assert '"clock__now"' in listed
     finally:
         os.killpg(demo.pid, signal.SIGINT)
-        demo.wait(20)
+        demo.wait(30)
         demo.stdout.close()
 
 

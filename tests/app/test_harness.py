@@ -172,7 +172,7 @@ async def test_killed_in_mid_prompt_nothing_is_left_and_nothing_lost(
         await asyncio.to_thread(sidecar.wait)
         with pytest.raises(BaseException):  # noqa: B017 - however the client puts it
             await call
-        left = processes.left_of(family, 10.0)
+        left = processes.left_of(family, 20)
         assert not left, [processes.command_line(pid) for pid in left]
     assert (place.worktree("fix-login") / "half.txt").read_text() == "half"
     with sidecar_of(place) as sidecar:

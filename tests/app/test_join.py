@@ -56,7 +56,7 @@ class Stdio:
 
     async def hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), 15)
+        line = await asyncio.wait_for(self._process.stdout.readline(), 30)
         found = json.loads(line)
         assert isinstance(found, dict)
         return found
@@ -72,7 +72,7 @@ class Stdio:
     async def end(self) -> int:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        return await asyncio.wait_for(self._process.wait(), 15)
+        return await asyncio.wait_for(self._process.wait(), 30)
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ async def stdio(sidecar: Sidecar, *arguments: str) -> AsyncIterator[Stdio]:
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(process.wait(), 15)
+            await asyncio.wait_for(process.wait(), 30)
 
 
 def base(sidecar: Sidecar) -> str:

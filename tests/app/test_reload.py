@@ -24,7 +24,7 @@ async def reloaded(sidecar: Sidecar, config: dict[str, Any], said: str) -> None:
     before = sidecar.log()
     sidecar.write({**sidecar.config, **config})
     sidecar.signal(signal.SIGHUP)
-    await eventually(lambda: said in sidecar.log()[len(before) :], 8, f"{said!r} in the log")
+    await eventually(lambda: said in sidecar.log()[len(before) :], 30, f"{said!r} in the log")
 
 
 async def test_servers_come_and_go_without_disturbing_the_others() -> None:
@@ -69,7 +69,7 @@ async def test_an_edit_alone_is_enough() -> None:
         client = Legacy(http, sidecar.mcp)
         await client.open()
         sidecar.write({**sidecar.config, "servers": {"a": NOTES, "b": NOTES}})
-        await client.until_listed("b__add", within=15)
+        await client.until_listed("b__add", within=30)
 
 
 async def test_a_signal_is_one_reload() -> None:
@@ -93,7 +93,7 @@ async def test_a_rotated_token_counts_without_a_signal(tmp_path: Path) -> None:
 
         assert await status("the-first-token") == 200
         (tmp_path / "token").write_text("the-second-token\n")
-        await eventually(lambda: "tokens were read again" in sidecar.log(), 15)
+        await eventually(lambda: "tokens were read again" in sidecar.log(), 30)
         assert (await status("the-first-token"), await status("the-second-token")) == (401, 200)
         # The next one lies elsewhere; that file is watched from then on.
         (tmp_path / "other").write_text("the-third-token\n")
@@ -102,7 +102,7 @@ async def test_a_rotated_token_counts_without_a_signal(tmp_path: Path) -> None:
         await asyncio.sleep(0.5)
         before = len(sidecar.log())
         (tmp_path / "other").write_text("the-fourth-token\n")
-        await eventually(lambda: "tokens were read" in sidecar.log()[before:], 15)
+        await eventually(lambda: "tokens were read" in sidecar.log()[before:], 30)
         assert (await status("the-third-token"), await status("the-fourth-token")) == (401, 200)
 
 
@@ -158,7 +158,7 @@ async def test_a_revoked_token_ends_its_sessions_and_calls(tmp_path: Path) -> No
         # Rotated: the same file, another token. No setting changed, and yet the old one is void.
         (tmp_path / "one").write_text("token-other\n")
         sidecar.signal(signal.SIGHUP)
-        ended = await asyncio.wait_for(call, 5)
+        ended = await asyncio.wait_for(call, 30)
         assert ended.status == 401
         assert (await clients["one"].exchange("tools/list")).status == 401
         assert await clients["two"].names() == ["slow__wait"]

@@ -169,7 +169,7 @@ async def test_clients_come_and_go_with_the_file(tmp_path: Path) -> None:
         assert (await status("one"), await status("two")) == (403, 407)
         sidecar.write({**sidecar.config, **config("two")})
         sidecar.signal(signal.SIGHUP)
-        await eventually(lambda: "reloaded: settings: egress" in sidecar.log(), 8)
+        await eventually(lambda: "reloaded: settings: egress" in sidecar.log(), 30)
         assert (await status("one"), await status("two")) == (407, 403)
         # A new token at the same place needs no change of the file.
         (tmp_path / "two").write_text("token-three")

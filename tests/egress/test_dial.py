@@ -393,7 +393,7 @@ async def test_a_leg_says_which_rule(lab: Lab, dns: Dns, both: tuple[Seen, Seen]
     )
     server.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await down.wait()
         assert server.status.error == (
             "cannot connect: denied by rule egress/loopback: "

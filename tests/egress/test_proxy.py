@@ -86,7 +86,7 @@ class Lab:
         """Send bytes; everything that comes back."""
         reader, writer = await self.open()
         writer.write(data.encode() if isinstance(data, str) else data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await reader.read(-1)
 
     async def tunnel(self, target: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -145,7 +145,7 @@ async def curl(*arguments: str) -> tuple[int, str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - nothing tells when a connection is gone
             await asyncio.sleep(0.01)
 
@@ -370,11 +370,11 @@ async def test_access_that_ends_takes_its_connections_along(lab: Lab) -> None:
     await other.readuntil(b"\r\n\r\n")
     lab.proxy.update({"app": TOKEN}, ProxyLimits())
     grant.revoke()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await other.read(1) == b""
     assert not reader.at_eof()
     lab.proxy.update({"app": "another"}, ProxyLimits())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await reader.read(1) == b""
 
 
@@ -554,7 +554,7 @@ async def test_each_direction_ends_by_itself(lab: Lab) -> None:
         writer.write(b"x" * 65_536)
         await writer.drain()
     writer.write_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await reader.read(-1) == b"got %d" % (64 * 65_536)
 
 
@@ -563,7 +563,7 @@ async def test_what_comes_with_the_head_is_not_lost(lab: Lab) -> None:
     reader, writer = await lab.open()
     writer.write(asking(f"CONNECT good.example.net:{port}").encode() + b"early")
     writer.write_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert (await reader.read(-1)).endswith(b"\r\n\r\ngot 5")
 
 
@@ -584,7 +584,7 @@ async def test_a_slow_reader_holds_the_sender_back(lab: Lab) -> None:
     _, writer = await lab.tunnel(f"good.example.net:{port}")
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     before = -1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while before != sent:
             before = sent
             await asyncio.sleep(0.3)
@@ -622,7 +622,7 @@ async def test_a_reader_that_reads_nothing_is_not_waited_for(
     with theirs:
         _, writer = await asyncio.open_connection(sock=ours)
         writer.write(b"x" * (8 << 20))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await module._finish(writer)
         assert writer.transport.get_write_buffer_size() > 0
         writer.transport.abort()
@@ -658,14 +658,14 @@ async def test_so_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
                 while True:
                     if busy:
                         writer.write(b"x")
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(30):
                         await asyncio.sleep(0.05)
                         if reader.exception() is not None:
                             await reader.read(1)
                         if reader.at_eof():
                             raise ConnectionError
             took = asyncio.get_running_loop().time() - start
-            assert 0.15 < took < 3
+            assert 0.15 < took < 25
             key = "time" if busy else "idle"
             cut = (
                 f"connection of app to good.example.net:{port} was cut at egress.proxy.limits.{key}"
@@ -674,11 +674,11 @@ async def test_so_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_use_keeps_a_connection_from_being_idle(tmp_path: Path) -> None:
-    async with lab_with(tmp_path, ProxyLimits(idle=0.4)) as lab:
+    async with lab_with(tmp_path, ProxyLimits(idle=2.0)) as lab:
         port = await echoing(lab)
         reader, writer = await lab.tunnel(f"good.example.net:{port}")
         for _ in range(8):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
             writer.write(b"x")
         writer.write_eof()
         assert await reader.read() == b"got 8"
@@ -716,7 +716,7 @@ async def test_a_client_that_leaves_frees_its_place(lab: Lab) -> None:
     good = await lab.serve(never)
     _, writer = await lab.open()
     writer.write(asking(f"GET http://good.example.net:{good.port}/").encode())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await started.wait()
     assert len(lab.proxy._tasks) == 1
     writer.close()
@@ -737,7 +737,7 @@ async def test_drain(lab: Lab) -> None:
     assert await first[0].read() == b"got 3"
     await draining
     await lab.proxy.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await second[0].read() == b""
 
 

@@ -559,7 +559,7 @@ async def test_a_hanging_store_holds_nobody_for_long(
     world.serve("out", offers([tool("r", annotations={"readOnlyHint": True})]))
     await world.house.pins.see_all(world.gateway.tools())
     store.hangs = True
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         assert labels(await world.call("out__r", caller())) == ["outside"]
     store.hangs = False
 

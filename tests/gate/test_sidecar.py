@@ -66,7 +66,7 @@ async def test_a_newcomers_tool_that_changes_something_needs_approval() -> None:
         assert "sidecar/parked" in body["_meta"]
         sidecar.write({**sidecar.config, "servers": {"notes": {**NOTES, "gated": False}}})
         sidecar.signal(signal.SIGHUP)
-        await eventually(lambda: "reloaded" in sidecar.log(), 8)
+        await eventually(lambda: "reloaded" in sidecar.log(), 30)
         await client.until_listed("notes__add")
         status, body = await rest(http, sidecar, ADD)
         assert (status, body["content"][0]["text"]) == (200, "noted as number 1")
@@ -104,7 +104,7 @@ async def test_an_edited_policy_is_taken_over_and_a_faulty_one_is_not(tmp_path: 
         before = await asyncio.to_thread(admin(sidecar).policy)
         async with client.listening() as heard:
             file.write_text(deny)
-            await client.until_gone("notes__add", within=15)
+            await client.until_gone("notes__add", within=30)
             await eventually(
                 lambda: "notifications/tools/list_changed" in [m["method"] for m in heard]
             )
@@ -114,7 +114,7 @@ async def test_an_edited_policy_is_taken_over_and_a_faulty_one_is_not(tmp_path: 
         assert after["revision"] != before["revision"]
         assert "error" not in after
         file.write_text(deny.replace("tool.", "tol."))
-        await eventually(lambda: "the policies are faulty" in sidecar.log(), 15)
+        await eventually(lambda: "the policies are faulty" in sidecar.log(), 30)
         faulty = await asyncio.to_thread(admin(sidecar).policy)
         assert faulty["revision"] == after["revision"]
         told: Any = faulty["error"]
@@ -204,7 +204,7 @@ async def test_pins_are_shown_and_renewed_and_outlive_a_restart(tmp_path: Path) 
         await client.until_listed("web__read", "notes__add")
         rows = await asyncio.to_thread(admin(sidecar).pins)
         assert [row["name"] for row in rows if row["changed"]] == ["web__read"]
-        await eventually(lambda: "sidecar tools pin web__read" in sidecar.log(), 5)
+        await eventually(lambda: "sidecar tools pin web__read" in sidecar.log(), 30)
         missing = await cli(sidecar, "tools", "pin", "web__read", "web__none")
         assert missing.returncode == 1
         assert "web__none" in missing.stderr
@@ -267,7 +267,7 @@ async def test_inputs_are_recorded_where_only_the_sidecar_reads_them_and_replaye
         await client.until_listed("notes__add")
         await client.call("notes__add", text="kept")
         await client.call("notes__search", query="kept")
-        await eventually(lambda: file.read_bytes().count(b"\n") == 4, 5)
+        await eventually(lambda: file.read_bytes().count(b"\n") == 4, 30)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert [line["phase"] for line in lines] == ["call", "result", "call", "result"]

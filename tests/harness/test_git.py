@@ -479,7 +479,7 @@ def test_a_git_that_does_not_end(fake: Callable[[str], Git], tmp_path: Path) -> 
     began = time.monotonic()
     with pytest.raises(GitError, match=r"git status: took longer than 0\.3 s"):
         slow.run("status", timeout=0.3)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
@@ -531,7 +531,7 @@ def test_a_pipe_in_the_repository_does_not_hang_for_ever(where: str, tmp_path: P
     began = time.monotonic()
     with contextlib.suppress(GitError):
         opened.git.run("for-each-ref", timeout=0.5)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("name", ["config", "commondir", "HEAD"])

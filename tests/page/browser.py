@@ -36,7 +36,8 @@ FLAGS = (
 )
 WIDE = (1280, 860)
 PHONE = (390, 844)
-WAIT = 15.0
+WAIT = 25.0
+"""Seconds; the page looks by itself after 30, and what it is told of must not wait for that."""
 
 
 class Browser:
@@ -54,7 +55,7 @@ class Browser:
         options.add_argument(f"--user-data-dir={self._profile}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = Chrome(options=options, service=Service(driver))
-        self.driver.set_script_timeout(30)
+        self.driver.set_script_timeout(60)
 
     def close(self) -> None:
         self.driver.quit()

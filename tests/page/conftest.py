@@ -98,7 +98,7 @@ class World:
         calls: list[JsonObject] = self.ask("GET", "/v1/calls?state=waiting")[1]["calls"]
         return calls
 
-    def until_waiting(self, number: int, within: float = 10.0) -> list[JsonObject]:
+    def until_waiting(self, number: int, within: float = 40.0) -> list[JsonObject]:
         end = time.monotonic() + within
         while len(found := self.waiting()) != number:
             assert time.monotonic() < end, f"{len(found)} calls wait, not {number}"

@@ -68,7 +68,7 @@ def test_approve(enter: Enter, world: World, browser: Browser) -> None:
     assert chips == ["server desk, not trusted", "changes something"]
     read(browser)
     browser.click(".approve")
-    status, answer = call.result(10)
+    status, answer = call.result(40)
     assert (status, answer["content"][0]["text"]) == (200, "posted 1")
     browser.one(".notice", "Approved desk__post of agent.")
     browser.one(".empty", "Nothing waits for an answer.")
@@ -85,7 +85,7 @@ def test_deny_with_a_reason(enter: Enter, world: World, browser: Browser) -> Non
     browser.one("#why").send_keys("not to everybody, please")
     time.sleep(READ)
     browser.click(".deny")
-    status, answer = call.result(10)
+    status, answer = call.result(40)
     assert status == 403
     assert "not to everybody, please" in json.dumps(answer)
     browser.press("2")
@@ -138,7 +138,7 @@ def test_two_people_answer_one_call(enter: Enter, world: World, browser: Browser
     browser.js("document.querySelector('.deny')?.click()")
     browser.one(".outcome", "Approved")
     assert "by bob" in browser.text(".outcome")
-    assert call.result(10)[0] == 200
+    assert call.result(40)[0] == 200
 
 
 def test_a_viewer_looks_and_answers_nothing(enter: Enter, world: World, browser: Browser) -> None:
@@ -177,11 +177,11 @@ def test_the_keyboard_alone(enter: Enter, world: World, browser: Browser) -> Non
     assert browser.js("return document.activeElement.tagName") == "A"
     assert len(world.waiting()) == 4
     browser.press("d", "too late", Keys.ENTER)
-    assert calls[2].result(10)[0] == 403
+    assert calls[2].result(40)[0] == 403
     browser.one(".call", "number 3")
     time.sleep(READ)
     browser.press("a", Keys.ENTER)
-    assert calls[3].result(10)[0] == 200
+    assert calls[3].result(40)[0] == 200
     browser.one(".call", "number 1")
     browser.press("?")
     browser.one("dialog", "approve: write a reason")
@@ -261,7 +261,7 @@ def test_compared_with_the_call_approved_before(
 def test_labels_and_the_results_that_brought_them(
     enter: Enter, world: World, browser: Browser
 ) -> None:
-    assert world.agent.calls("desk__fetch").result(10)[0] == 200
+    assert world.agent.calls("desk__fetch").result(40)[0] == 200
     world.agent.calls("desk__post", {"text": "what I read"})
     enter("olga")
     browser.one(".call h3", "Labels of agent")
@@ -296,5 +296,5 @@ def test_on_a_phone(enter: Enter, world: World, browser: Browser) -> None:
     browser.click(f'.calls a[href="#/waiting/{link}"]')
     read(browser)
     browser.click(".approve")
-    assert call.result(10)[0] == 200
+    assert call.result(40)[0] == 200
     browser.until(lambda: len(browser.all(".calls li")) == 1)

@@ -72,7 +72,7 @@ def test_the_commands_answer_calls() -> None:
             id = listed.splitlines()[1].split()[0]
             assert why in run(show, id)
             assert run(command, id[:8]).endswith("notes__add of agent\n")
-            assert call.result(20)[0] == status
+            assert call.result(40)[0] == status
             assert re.search(rf"{id} +{state} +notes__add", run(answered))
             assert why in run(show, id)
         agent.close()

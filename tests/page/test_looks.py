@@ -45,7 +45,7 @@ def axe() -> None:
 @pytest.fixture
 def busy(world: World) -> Iterator[World]:
     """Something to be seen in every section."""
-    world.agent.calls("desk__fetch").result(10)
+    world.agent.calls("desk__fetch").result(40)
     for n, answer in enumerate(("approve", "deny")):
         world.agent.calls(
             "desk__post", {"text": f"note {n}", "to": ["anna", "ben"], "urgent": True}

@@ -55,7 +55,7 @@ async def test_a_held_call_runs_once_when_it_is_approved(http: aiohttp.ClientSes
         assert "compared" not in whole
         answered = await asyncio.to_thread(admin.answer, waiting["id"], approve=True, why="fine")
         assert answered["state"] == "approved"
-        assert await asyncio.wait_for(call, 10) == "noted as number 1"
+        assert await asyncio.wait_for(call, 30) == "noted as number 1"
         with pytest.raises(Refused) as again:
             await asyncio.to_thread(admin.answer, waiting["id"], approve=False)
         assert again.value.reason == "conflict"
@@ -69,7 +69,7 @@ async def test_a_held_call_runs_once_when_it_is_approved(http: aiohttp.ClientSes
         assert isinstance(compared, dict)
         assert compared["args"] == {"text": "hello"}
         await asyncio.to_thread(admin.answer, second["id"], approve=False, why="not that")
-        refused = await asyncio.wait_for(other, 10)
+        refused = await asyncio.wait_for(other, 30)
         assert refused["isError"] is True
         assert "not that" in refused["content"][0]["text"]
         assert await client.text("notes__search") == "1. hello"
@@ -90,7 +90,7 @@ async def test_the_command_line_answers_after_the_poll_answer(http: aiohttp.Clie
             stdout=asyncio.subprocess.PIPE,
         )
         assert watch.stdout is not None
-        first = await asyncio.wait_for(watch.stdout.readline(), 10)
+        first = await asyncio.wait_for(watch.stdout.readline(), 30)
         assert first.split()[:2] == [b"waiting", id.encode()]
         # Once a further call shows up, its stream is open: nothing that follows can be missed.
         assert id in (await cli())[1]
@@ -98,7 +98,7 @@ async def test_the_command_line_answers_after_the_poll_answer(http: aiohttp.Clie
         assert (await cli("show", "nothing"))[0] == 1
         await asyncio.sleep(1.0)
         assert await cli("approve", id, "--why", "ok") == (0, "approved: notes__add of agent\n")
-        second = await asyncio.wait_for(watch.stdout.readline(), 10)
+        second = await asyncio.wait_for(watch.stdout.readline(), 30)
         assert second.split()[:2] == [b"approved", id.encode()]
         assert await client.text("notes__add", text="x") == "noted as number 1"
         assert await cli() == (0, "no call waits\n")
@@ -106,7 +106,7 @@ async def test_the_command_line_answers_after_the_poll_answer(http: aiohttp.Clie
         assert code == 1
         assert "done" in text
         watch.terminate()
-        await asyncio.wait_for(watch.wait(), 10)
+        await asyncio.wait_for(watch.wait(), 30)
 
 
 async def test_lists_come_in_pages_and_by_state(http: aiohttp.ClientSession) -> None:
@@ -152,5 +152,5 @@ async def test_what_happens_is_told_live(http: aiohttp.ClientSession) -> None:
             await client.call("notes__add", text="secret argument")
             told = b""
             while b"call.waiting" not in told or not told.endswith(b"\n\n"):
-                told += await asyncio.wait_for(stream.content.readany(), 10)
+                told += await asyncio.wait_for(stream.content.readany(), 30)
             assert b"secret argument" not in told

@@ -127,7 +127,7 @@ def test_watch_for_programs(sidecar: Sidecar) -> None:
         assert until("denied")["why"] == "no"
     finally:
         watching.kill()
-        watching.wait(20)
+        watching.wait(30)
 
 
 def test_a_result_is_shown_in_a_terminal_and_exact_for_a_program(sidecar: Sidecar) -> None:

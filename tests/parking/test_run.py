@@ -121,7 +121,7 @@ async def test_sigterm_answers_whoever_waits_at_once(tmp_path: Path) -> None:
         began = time.monotonic()
         sidecar.signal(signal.SIGTERM)
         answer = await call
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         assert answer["_meta"]["sidecar/parked"]["id"] == parked["id"]
         await asyncio.to_thread(sidecar.wait)
 
@@ -224,7 +224,7 @@ async def test_the_webhook(tmp_path: Path) -> None:
         client = Modern(http, sidecar.mcp)
         await client.until_listed("notes__add")
         answer = await client.call("notes__add", text="secret words")
-        await eventually(lambda: got, 5)
+        await eventually(lambda: got, 30)
         assert got[0]["call"]["id"] == answer["_meta"]["sidecar/parked"]["id"]
         assert "secret words" not in json.dumps(got)
     await runner.cleanup()
@@ -250,11 +250,11 @@ async def test_watching(tmp_path: Path) -> None:
         assert watch.stdout is not None
         try:
             await client.call("notes__add", text="before")
-            line = (await asyncio.wait_for(watch.stdout.readline(), 10)).decode()
+            line = (await asyncio.wait_for(watch.stdout.readline(), 30)).decode()
             assert line.startswith("waiting") and "notes__add" in line
             id = line.split()[1]
             await asyncio.to_thread(calls, sidecar, "deny", id)
-            line = (await asyncio.wait_for(watch.stdout.readline(), 10)).decode()
+            line = (await asyncio.wait_for(watch.stdout.readline(), 30)).decode()
             assert line.startswith("denied") and id in line and "uid:" in line
         finally:
             watch.kill()

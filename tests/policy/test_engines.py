@@ -261,7 +261,7 @@ def test_an_engine_that_hangs_is_a_deny_and_costs_no_more_than_its_time() -> Non
     began = time.monotonic()
     decision = guarded.decide(Phase.CALL, dict(GIVEN))
     assert (decision.decision, decision.rule) == ("deny", "engine/timeout")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     hang.set()
 
 
@@ -273,7 +273,7 @@ def test_engines_that_hang_are_not_asked_for_ever() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         lanes.run(hang.wait, 60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     hang.set()
     until = time.monotonic() + 10
     while True:

@@ -98,10 +98,10 @@ def serving(command: list[str], port: int, folder: Path, **env: str) -> Iterator
         family = [process.pid, *processes.descendants(process.pid)]
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        for pid in processes.left_of(family, 1):
+            process.wait(30)
+        for pid in processes.left_of(family, 20):
             os.kill(pid, 9)
-        process.wait(5)
+        process.wait(30)
 
 
 @contextlib.contextmanager

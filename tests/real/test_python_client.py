@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import subprocess
 import sys
@@ -326,13 +327,18 @@ async def test_list_changed_in_both_eras(sidecar: Sidecar, server: str) -> None:
         new.listen(tools_list_changed=True) as events,
     ):
         # The GET stream of the old client opens a moment after it connected.
-        await asyncio.sleep(0.3)
-        await old.call_tool(f"{server}__grow", {"name": f"grown_{server}"})
-        event = await asyncio.wait_for(anext(aiter(events)), 10)
+        for n in range(20):
+            name = f"grown_{server}_{n}"
+            await old.call_tool(f"{server}__grow", {"name": name})
+            with contextlib.suppress(AssertionError):
+                await eventually(lambda: "notifications/tools/list_changed" in heard, 1.5)
+                break
+        else:
+            raise AssertionError("the old client hears nothing")
+        event = await asyncio.wait_for(anext(aiter(events)), 30)
         assert type(event).__name__ == "ToolsListChanged"
-        await eventually(lambda: "notifications/tools/list_changed" in heard, 5)
-        answer = await new.call_tool(f"{server}__grown_{server}", {})
-        assert text(answer) == f"grown_{server} answers"
+        answer = await new.call_tool(f"{server}__{name}", {})
+        assert text(answer) == f"{name} answers"
 
 
 MOTTO = ("sdk_modern", "sdk://motto", "rewrite", {"text": "second"})
@@ -359,11 +365,15 @@ async def test_subscribed_resources_are_told(
     ):
         await old.subscribe_resource(uri)
         # The GET stream of the old client opens a moment after it connected.
-        await asyncio.sleep(0.3)
-        await new.call_tool(tool, arguments)
-        event = await asyncio.wait_for(anext(aiter(events)), 10)
+        for _ in range(20):
+            await new.call_tool(tool, arguments)
+            with contextlib.suppress(AssertionError):
+                # Once toggled, the other one tells by itself, again and again.
+                await eventually(lambda: uri in heard, 1.5 if server == "sdk_modern" else 30)
+                break
+        event = await asyncio.wait_for(anext(aiter(events)), 30)
         assert str(getattr(event, "uri", "")) == uri
-        await eventually(lambda: uri in heard, 10)
+        assert uri in heard
         await old.unsubscribe_resource(uri)
         if server == "everything":
             await new.call_tool(tool, arguments)

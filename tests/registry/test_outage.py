@@ -151,7 +151,7 @@ async def test_postgres_is_stopped_and_comes_back(
                 await asyncio.sleep(min(2.0, OUTAGE / 4))
             assert await labels(other) == set()
             meanwhile = [now.answered - then for now, then in zip(calling, before, strict=True)]
-            assert min(meanwhile) > 5 * OUTAGE, "calls went on at both"
+            assert min(meanwhile) > 5, "calls went on at both"
         finally:
             await asyncio.to_thread(own_postgres.start)
         lost_for = time.monotonic() - lost_at

@@ -392,11 +392,11 @@ async def test_two_nodes_of_one_file(tmp_path: Path) -> None:
     await first.registry.start()
     await second.registry.start()
     await first.registry.add("a", A)
-    await eventually(lambda: second.names == ["a"], 5)
+    await eventually(lambda: second.names == ["a"], 30)
     await second.registry.add("a", {"url": "http://b.example"})
-    await eventually(lambda: len(first.made) == 2 and first.made[1].started, 5)
+    await eventually(lambda: len(first.made) == 2 and first.made[1].started, 30)
     await second.registry.remove("a")
-    await eventually(lambda: first.names == [] and first.made[1].ended, 5)
+    await eventually(lambda: first.names == [] and first.made[1].ended, 30)
     for node in (first, second):
         await node.registry.close()
     await asyncio.gather(one.close(), two.close())
@@ -440,9 +440,9 @@ async def test_what_a_watch_misses_is_reconciled(deaf: Deaf) -> None:
     await node.registry.start()
     other = Node(deaf)
     await other.registry.add("a", A)
-    await eventually(lambda: node.names == ["a"], 3)
+    await eventually(lambda: node.names == ["a"], 30)
     await other.registry.remove("a")
-    await eventually(lambda: node.names == [], 3)
+    await eventually(lambda: node.names == [], 30)
     node.configure(reconcile=None)
     await other.registry.add("b", A)
     await asyncio.sleep(0.3)
@@ -482,7 +482,7 @@ async def test_a_store_that_is_lost_at_first_is_followed_later(deaf: Deaf) -> No
     await node.registry.start()
     assert node.names == []
     deaf.lost = False
-    await eventually(lambda: node.names == ["a"], 5)
+    await eventually(lambda: node.names == ["a"], 30)
     await node.registry.close()
 
 
@@ -505,7 +505,7 @@ async def test_many_are_one_change_and_start_a_few_at_a_time(
     node = Node(store)
     await node.registry.start()
     assert (len(node.names), node.placed) == (200, 1)
-    await eventually(lambda: all(each.started for each in node.made), 5)
+    await eventually(lambda: all(each.started for each in node.made), 30)
     assert most <= module.AT_ONCE
     # A new one does not queue behind them.
     await node.registry.add("new", A)

@@ -21,7 +21,7 @@ import pytest
 from sidecar.ports.store import ABSENT, ANY, Change, Conflict, Record, Store, StoreError
 
 
-async def take(watch: AsyncIterator[Change], count: int, within: float = 5) -> list[Change]:
+async def take(watch: AsyncIterator[Change], count: int, within: float = 30) -> list[Change]:
     async with asyncio.timeout(within):
         return [await anext(watch) for _ in range(count)]
 

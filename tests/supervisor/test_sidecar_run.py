@@ -52,7 +52,7 @@ def test_killed(sidecar: Sidecar, victim: str) -> None:
     assert len(family) == 6
     os.kill(getattr(sidecar, "pid" if victim == "supervisor" else "worker"), signal.SIGKILL)
     sidecar.wait()
-    assert processes.left_of(family, 15) == []
+    assert processes.left_of(family, 20) == []
 
 
 def test_both_killed_at_once(sidecar: Sidecar, marker: str) -> None:
@@ -65,10 +65,10 @@ def test_both_killed_at_once(sidecar: Sidecar, marker: str) -> None:
     os.kill(sidecar.pid, signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
     sidecar.wait()
-    assert processes.left_of([worker, *children], 15) == []
+    assert processes.left_of([worker, *children], 20) == []
     for pid in processes.marked(marker):
         os.kill(pid, signal.SIGKILL)
-    processes.left_of(processes.marked(marker), 15)
+    processes.left_of(processes.marked(marker), 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -204,7 +204,7 @@ async def test_what_comes_while_a_batch_is_written_is_the_next_batch(
     trail.free.clear()
     bus.publish(decided("c1"))
     first = asyncio.create_task(kept.written())
-    await eventually(lambda: kept.waiting == 0, within=10)
+    await eventually(lambda: kept.waiting == 0, within=30)
     for number in range(2, 12):
         bus.publish(decided(f"c{number}"))
     second = asyncio.create_task(kept.written())

@@ -246,7 +246,7 @@ async def test_lines_come_together_and_soon() -> None:
     for number in range(1000):
         written.put(f"line {number}")
     assert stream.writes == 0
-    await eventually(lambda: stream.getvalue().count("\n") == 1000, within=10)
+    await eventually(lambda: stream.getvalue().count("\n") == 1000, within=30)
     assert stream.writes == 1
     await written.close()
 
@@ -400,7 +400,7 @@ async def test_a_sidecar_writes_lines_that_programs_read(tmp_path: Path) -> None
             told = [json.loads(line) for line in sidecar.log().splitlines()]
             return [each for each in told if each["logger"] == "sidecar.access"]
 
-        await eventually(access, within=10)
+        await eventually(access, within=30)
         [line] = access()
         assert line["trace_id"] == TRACE
         assert (line["target"], line["decision"], line["rule"]) == (
@@ -410,7 +410,7 @@ async def test_a_sidecar_writes_lines_that_programs_read(tmp_path: Path) -> None
         )
         # Taken over without a restart.
         sidecar.write({**sidecar.config, "log": {"access": False}})
-        await eventually(lambda: "reloaded: settings: log" in sidecar.log(), within=15)
+        await eventually(lambda: "reloaded: settings: log" in sidecar.log(), within=30)
         await client.call("notes__add", text="s3cr3t")
         await asyncio.sleep(0.3)
         assert len(access()) == 1
@@ -435,14 +435,14 @@ def test_a_sidecar_at_a_terminal_writes_text(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("sidecar ready ")
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
         text = b""
         with contextlib.suppress(OSError):
             while chunk := os.read(leader, 1 << 16):
                 text += chunk
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(30)
         os.close(leader)
     lines = text.decode().splitlines()
     assert any(" INFO sidecar: draining" in line for line in lines)

@@ -252,7 +252,7 @@ async def lived(folder: Path) -> dict[str, str]:
         def ended() -> bool:
             return sum('"sidecar.access"' in line for line in lines()) == len(ids)
 
-        await eventually(ended, within=15)
+        await eventually(ended, within=30)
         (folder / "sidecar.log").write_text("\n".join(lines()) + "\n")
     return ids
 

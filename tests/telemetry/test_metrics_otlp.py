@@ -105,7 +105,7 @@ async def test_who_tells_is_the_same_everywhere() -> None:
         given = environ(receiver)
         measures = Measures("desk", Bus(), given)
         await measures.start()
-        await eventually(lambda: receiver.requests, within=20)
+        await eventually(lambda: receiver.requests, within=30)
         await measures.close()
         resource = receiver.resource()
     assert (resource["service.name"], resource["service.instance.id"]) == ("desk", INSTANCE)
@@ -195,10 +195,10 @@ async def test_a_receiver_that_fails_is_told_of_once_and_tried_again(
         given = environ(receiver)
         export = MetricsExport(Registry(), OtlpWay("desk", given), given)
         await export.start()
-        await eventually(lambda: export.failed >= 3, within=20)
+        await eventually(lambda: export.failed >= 3, within=30)
         receiver.status = 200
-        await eventually(lambda: receiver.requests, within=20)
-        await eventually(lambda: "exported again" in caplog.text, within=20)
+        await eventually(lambda: receiver.requests, within=30)
+        await eventually(lambda: "exported again" in caplog.text, within=30)
         await export.close()
     assert caplog.text.count("metrics cannot be exported") == 1
     assert "it answers 400" in caplog.text
@@ -217,7 +217,7 @@ async def test_the_end_is_bounded_and_tells_the_last_once_more() -> None:
     await gone.start()
     began = loop.time()
     await gone.close()
-    assert loop.time() - began < 10
+    assert loop.time() - began < 30
 
 
 def test_nothing_is_exported_unless_somebody_asks() -> None:
@@ -286,6 +286,6 @@ async def test_a_loop_that_is_held_up_is_seen() -> None:
     await asyncio.sleep(0.01)
     time.sleep(0.6)  # noqa: ASYNC251  it is what must be seen
     lag = next(each for each in measures.registry if each.name == "sidecar.event_loop.lag")
-    await eventually(lambda: lag.series, within=20)  # type: ignore[attr-defined]
+    await eventually(lambda: lag.series, within=30)  # type: ignore[attr-defined]
     await measures.close()
     assert lag.series[()].total > 0.2  # type: ignore[attr-defined]

@@ -205,7 +205,7 @@ async def test_an_exporter_that_raises_costs_its_batch(
     await measures.start()
     from tests.kit.client import eventually
 
-    await eventually(lambda: Exporter.calls >= 3, within=20)
+    await eventually(lambda: Exporter.calls >= 3, within=30)
     await measures.close()
     assert "the exporter failed (RuntimeError)" in caplog.text
 

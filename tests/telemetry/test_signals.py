@@ -55,7 +55,7 @@ async def test_every_signal_tells_of_the_same_call() -> None:
             client = Modern(http, sidecar.mcp)
             await client.until_listed("notes__add")
             await client.call("notes__add", text="s3cr3t")
-            await eventually(lambda: _exemplars(receiver), within=20)
+            await eventually(lambda: _exemplars(receiver), within=30)
             page = await (await http.get(f"{sidecar.health}/metrics")).text()
         spans = [
             span

@@ -59,7 +59,7 @@ def over_http(receiver: Receiver, folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port.read_text()}/mcp"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(30)
 
 
 class Agent:
