@@ -178,7 +178,7 @@ class Decided(Event):
     ``definition`` is the digest of the tool's definition, empty where there is none;
     ``arguments`` gives that of the arguments (canonical JSON, sha256 in hex) and costs as much
     as they are long: ask once, in the listener, and only if it is kept. ``microseconds`` is
-    what deciding took.
+    what deciding took. ``again``: the call was held before, and is decided once more.
     """
 
     call: str
@@ -192,6 +192,7 @@ class Decided(Event):
     definition: str = ""
     arguments: Callable[[], str] = str
     microseconds: float = 0.0
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,7 @@ class Key:
 
     DECISION: Final = "sidecar.decision"
     PHASE: Final = "sidecar.phase"
+    AGAIN: Final = "sidecar.again"
     RULE: Final = "sidecar.rule"
     RULES: Final = "sidecar.rules"
     REVISION: Final = "sidecar.policy.revision"

@@ -126,15 +126,17 @@ class Decider:
         call: Call,
         caller: Caller,
         content: Content | None = None,
+        *,
+        again: bool = False,
     ) -> Decision:
-        """One question, one answer, one record."""
+        """One question, one answer, one record. ``again``: it was held before."""
         subject, records = asking.subject, self._records
         question = subject.call if phase is Phase.CALL else subject.result
         if question.fixed is not None and records.inputs is None:
             # The same for every call of this tool: there is nothing to make or to measure.
             decision = question.fixed
             if not records.quiet(phase, caller, decision):
-                records.tell(phase, call, caller, decision)
+                records.tell(phase, call, caller, decision, again=again)
             return decision
         began = time.perf_counter()
         seen: JsonObject | None = None
@@ -145,7 +147,7 @@ class Decider:
             decision = self._undecided(question, call, error)
         if not records.quiet(phase, caller, decision):
             seconds = time.perf_counter() - began
-            records.tell(phase, call, caller, decision, seconds=seconds, given=seen)
+            records.tell(phase, call, caller, decision, seconds=seconds, given=seen, again=again)
         return decision
 
     def overheard(self, asking: Asking, call: Call, caller: Caller, content: Content) -> Decision:

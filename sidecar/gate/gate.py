@@ -88,12 +88,12 @@ class PolicyGate:
         """See the port. A tool that was never pinned counts as changed here."""
         return self._decide(call, caller, self._decider.calls_before(caller, count=False)).decision
 
-    def _decide(self, call: Call, caller: Caller, calls: int) -> Held:
+    def _decide(self, call: Call, caller: Caller, calls: int, *, again: bool = False) -> Held:
         asking = self._decider.asking(call, calls)
         hidden = self._decider.hidden(asking, call, caller)
         if hidden is not None:
             return Held(hidden, asking)
-        return Held(self._decider.ask(Phase.CALL, asking, call, caller), asking)
+        return Held(self._decider.ask(Phase.CALL, asking, call, caller, again=again), asking)
 
     async def admit(self, call: Call, caller: Caller) -> Admitted | Refused:
         """See the port."""
@@ -107,7 +107,9 @@ class PolicyGate:
         if held.decision.decision == "deny":
             return denied(held.decision, call)
         answer = await self._parking.hold(
-            Asked(call, caller, held.decision, lambda: self._decide(call, caller, calls))
+            Asked(
+                call, caller, held.decision, lambda: self._decide(call, caller, calls, again=True)
+            )
         )
         if isinstance(answer, Refused) and answer.kind == "joined":
             return await self._shared(call, caller, answer)

@@ -64,14 +64,17 @@ class Records:
         *,
         seconds: float = 0.0,
         given: JsonObject | None = None,
+        again: bool = False,
     ) -> None:
-        """A call was decided; ``given`` is the input, where inputs are kept."""
-        if decision.decision != "allow" or decision.mode == "audit":
+        """A call was decided; ``given`` is the input, where inputs are kept. ``again``: it was
+        held before, which was told then."""
+        held = again and decision.decision == "ask"
+        if not held and (decision.decision != "allow" or decision.mode == "audit"):
             _log(phase, call, caller, decision)
         if self.inputs is not None and given is not None:
             self.inputs.keep(phase, call, decision, given)
         if self._tracer is not None and spans.wanted(phase, caller, decision):
-            spans.decided(self._tracer, phase, call, caller, decision, seconds=seconds)
+            spans.decided(self._tracer, phase, call, caller, decision, seconds=seconds, again=again)
         if self._bus.wanted(Decided):
             self._bus.publish(
                 Decided(
@@ -87,6 +90,7 @@ class Records:
                     definition=call.tool.digest if call.tool is not None else "",
                     arguments=_digest(call),
                     microseconds=seconds * 1e6,
+                    again=again,
                 )
             )
 

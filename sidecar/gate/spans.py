@@ -20,7 +20,14 @@ def wanted(phase: Phase, caller: Caller, decision: Decision) -> bool:
 
 
 def decided(
-    tracer: Tracer, phase: Phase, call: Call, caller: Caller, decision: Decision, *, seconds: float
+    tracer: Tracer,
+    phase: Phase,
+    call: Call,
+    caller: Caller,
+    decision: Decision,
+    *,
+    seconds: float,
+    again: bool = False,
 ) -> None:
     """A span that ends now and took so long. No message: it may quote what was sent."""
     at = time.time_ns() - int(seconds * 1e9)
@@ -30,6 +37,8 @@ def decided(
         span.set(Key.CALL, call.id)
         span.set(Key.TARGET, call.target)
         span.set(Key.KIND, call.kind.value)
+        if again:
+            span.set(Key.AGAIN, True)
         span.set(Key.DECISION, decision.decision)
         span.set(Key.RULE, decision.rule)
         if decision.rules:

@@ -170,6 +170,8 @@ class Audit:
             "revision": decision.revision,
             "definition": event.definition,
         }
+        if event.again:
+            said["again"] = True
         if decision.mode == "audit":
             said |= {"would": decision.would or "allow", "would_rule": decision.would_rule}
         if decision.error is not None:
