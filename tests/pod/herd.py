@@ -144,12 +144,13 @@ async def main(count: int) -> None:
         print(f"after 32 reads at once on each: {backends(server) / count:.2f} connections a node")
 
         before, (cpu, _), began = commits(server), spent(server), time.monotonic()
-        await asyncio.sleep(60)
+        await asyncio.sleep(100)
         took = time.monotonic() - began
         print(
             f"idle for {took:.0f} s: {(commits(server) - before) / took / count * 60:.1f} "
             f"transactions a minute and node, "
-            f"{(spent(server)[0] - cpu) / took / count * 1e6:.0f} us of CPU a second and node"
+            f"{(spent(server)[0] - cpu) / took / count * 1e6:.0f} us of CPU a second and node; "
+            f"{backends(server) / count:.2f} connections a node"
         )
 
         puts = 200
