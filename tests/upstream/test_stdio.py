@@ -456,10 +456,16 @@ async def test_resources_are_watched_once_and_again_after_a_restart(
         asked = [m["params"]["notifications"] for m in seen if m.get("method") == LISTEN]
         return asked[-1].get("resourceSubscriptions", []) if asked else []
 
+    async def until_subscribed(*uris: str) -> None:
+        async with asyncio.timeout(30):
+            while await subscriptions() != list(uris):  # noqa: ASYNC110  the child is asked
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        assert await subscriptions() == list(uris)
+
     await server.subscribe("u://1", caller("a"))
     await server.subscribe("u://1", caller("b"))
-    await asyncio.sleep(0.1)
-    assert await subscriptions() == ["u://1"]
+    await until_subscribed("u://1")
     await call(server, "update", uri="u://1")
     await until(lambda: watch.of(ResourceUpdated))
     event = watch.of(ResourceUpdated)[0]
@@ -467,17 +473,22 @@ async def test_resources_are_watched_once_and_again_after_a_restart(
     with pytest.raises(Unavailable):
         await call(server, "exit")
     await until(lambda: watch.states().count("ready") == 2)
-    await asyncio.sleep(0.2)
-    assert await subscriptions() == ["u://1"]
+    await until_subscribed("u://1")
     await server.unsubscribe("u://1", caller("a"))
     await server.unsubscribe("u://unknown", caller("a"))
     await server.forget("b")
-    await asyncio.sleep(0.1)
     if speaks == "legacy":
-        seen = json.loads(await text(server, "seen"))
-        assert [m.get("method") for m in seen].count("resources/unsubscribe") == 1
+
+        async def taken_back() -> int:
+            seen = json.loads(await text(server, "seen"))
+            return [m.get("method") for m in seen].count("resources/unsubscribe")
+
+        async with asyncio.timeout(30):
+            while not await taken_back():  # noqa: ASYNC110  the child is asked
+                await asyncio.sleep(0.02)
+        assert await taken_back() == 1
     else:
-        assert await subscriptions() == []
+        await until_subscribed()
 
 
 async def test_a_log_message_that_is_nobodys_is_an_event(make, scripted, watch) -> None:
