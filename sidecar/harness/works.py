@@ -469,20 +469,26 @@ class Works:
             if key.checkout in stale:
                 raise Refused(Reason.FETCH_FAILED, stale[key.checkout])
             idle = occupation == "idle"
-            judged = await self._in_thread(self._judge, key, None if idle else usage)
+            judged = await self._in_thread(self._judge, key, None if idle else usage, dry_run)
             if judged is None or dry_run:
                 return
             if idle:
                 await self.occupants.stop(key)
             await self._in_thread(self._take, *judged)
 
-    def _judge(self, key: WorkKey, usage: Usage | None) -> tuple[Worktree, Candidate] | None:
+    def _judge(
+        self, key: WorkKey, usage: Usage | None, dry_run: bool
+    ) -> tuple[Worktree, Candidate] | None:
         record = self._records.get(key)
         if record is not None and record.stage is not Stage.READY:
             record = self._refusing(functools.partial(self._finish, record))
         if record is None:
             return None
         worktree = self._worktree(record)
+        if self._refusing(worktree.nothing_left):
+            if not dry_run:
+                self._records.delete(key)
+            return None
 
         def judged() -> Candidate:
             return judge(worktree, self._base_ref(worktree), usage)

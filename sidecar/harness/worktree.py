@@ -193,6 +193,13 @@ class Worktree:
 
     # ----------------------------------------------------------------------------- looking
 
+    def nothing_left(self) -> bool:
+        """Whether there is nothing of it any more, as when somebody threw it away: no directory,
+        no registration, no branch. Raises GitError."""
+        if exists(self.path) or exists(self.aside) or exists(self.admin):
+            return False
+        return self.repository.branch(self.key.branch) is None
+
     def guard(self) -> bool:
         """Whether its directory is there. Raises Refused when it is not the one that was made."""
         there = check_path(self._root, self.key.parts)

@@ -456,6 +456,25 @@ async def test_a_directory_deleted_by_hand(desk: Desk) -> None:
     assert (again.base, again.created) == (unlanded.base, unlanded.created)
 
 
+async def test_a_work_of_which_nothing_is_left_is_forgotten(desk: Desk) -> None:
+    """As after `git worktree remove -f -f` and `git branch -D`: the way to throw a work away."""
+    work, half = await desk.work(), await desk.work("half")
+    for one in (work, half):
+        write(one.path / "n", "not wanted")
+        commit(one.path, "n")
+        git(desk.repo, "worktree", "remove", "--force", "--force", str(one.path))
+    git(desk.repo, "branch", "--delete", "--force", work.branch)
+    dry = await desk.works.sweep(dry_run=True)
+    assert dry.removed == (work.path,)
+    assert len(await desk.works.works()) == 2
+    swept = await desk.works.sweep()
+    assert swept.removed == (work.path,)
+    assert [(kept.path, kept.reason) for kept in swept.kept] == [(half.path, "admin")]
+    assert [one.key for one in await desk.works.works()] == [half.key]
+    assert desk.branch(half) != ""
+    assert (await desk.work()).new
+
+
 async def test_deleted_by_hand_with_something_staged(desk: Desk) -> None:
     work = await desk.landed()
     write(work.path / "n", "precious")
