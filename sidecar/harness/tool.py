@@ -153,6 +153,12 @@ def read(params: JsonObject, checkouts: Sequence[str], principal: Principal) -> 
     work = _text(arguments, "work")
     if len(work) > _LONGEST_NAME:
         raise BadTask(f"work has more than {_LONGEST_NAME} characters; choose a shorter name")
+    if work != work.strip() or not work.isprintable():
+        # Two works whose names look the same would be taken for each other.
+        raise BadTask(
+            "work holds characters that cannot be seen, or begins or ends with a blank; choose "
+            "a name that people can read"
+        )
     mine = [name for name in checkouts if matches(principal.checkouts, name)]
     return Task(text, _checkout(_text(arguments, "checkout"), mine), work)
 

@@ -129,6 +129,9 @@ async def test_an_agent_that_cannot_be_started_says_so(tmp_path: Path) -> None:
         ({"command": ["sh"]}, {}, "there is no argument 'command'"),
         ({"cwd": "/etc"}, {}, "there is no argument 'cwd'"),
         ({"work": 7}, {}, "work is a string"),
+        ({"work": " "}, {}, "work holds characters that cannot be seen"),
+        ({"work": "fix\n"}, {}, "work holds characters that cannot be seen"),
+        ({"work": "fix\u200b"}, {}, "work holds characters that cannot be seen"),
         ({"checkout": "repo"}, {"checkouts": ("other",)}, "there is no checkout that you may use"),
     ],
 )
