@@ -119,7 +119,8 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(common.dumps(call))
         return 0
-    for key, value in (call if arguments.all else _fold(call)).items():
+    shown = call if arguments.all else _fold(call)
+    for key, value in {**shown, "labels": _readable(shown.get("labels", []))}.items():
         if isinstance(value, dict | list):
             text = common.dumps(value)
             print(f"{key}:")
@@ -127,6 +128,24 @@ def show(arguments: argparse.Namespace) -> int:
         else:
             print(f"{key}: {common.cell(value)}")
     return 0
+
+
+def _readable(labels: object) -> object:
+    """Labels with their times as all other times of a call are shown, not in seconds."""
+    from sidecar.parking.answers import moment
+
+    if isinstance(labels, list):
+        return [_readable(each) for each in labels]
+    if not isinstance(labels, dict):
+        return labels
+    return {
+        key: moment(value)
+        if key in ("at", "until") and isinstance(value, float)
+        else _readable(value)
+        if key == "results"
+        else value
+        for key, value in labels.items()
+    }
 
 
 def _fold(call: JsonObject) -> JsonObject:

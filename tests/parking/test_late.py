@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.cli.calls import _too_late
+from sidecar.cli.calls import _readable, _too_late
 from sidecar.parking import WrongState
 from sidecar.parking.webhook import Hook
 from tests.parking.kit import Node, meta, moment, store, virtually
@@ -49,3 +49,17 @@ async def test_the_log_says_of_which_call_nobody_was_told(
         hook().tell(parked(7))
         await until(lambda: caplog.records)
     assert "parked call id-7 was not taken: it answered 302" in caplog.text
+
+
+def test_the_command_line_shows_all_times_alike() -> None:
+    result = {"call": "c1", "target": "s__t", "at": 1_800_000_000.25}
+    held = {"label": "outside", "at": 1_800_000_000.0, "until": 1_800_086_400.5}
+    assert _readable([{**held, "results": [result]}, {"label": "own"}]) == [
+        {
+            "label": "outside",
+            "at": "2027-01-15T08:00:00.000Z",
+            "until": "2027-01-16T08:00:00.500Z",
+            "results": [{"call": "c1", "target": "s__t", "at": "2027-01-15T08:00:00.250Z"}],
+        },
+        {"label": "own"},
+    ]
