@@ -550,7 +550,8 @@ async def test_a_message_goes_to_one_stream_the_newest() -> None:
                 rig.gateway.tell(TOOLS_CHANGED)
                 assert (await new.next())["method"] == TOOLS_CHANGED
                 assert await old.quiet(0.2)
-            await asyncio.sleep(0.05)
+            opened = next(iter(rig.listener._state.sessions))
+            await until(lambda: len(opened._streams) == 1)
             rig.gateway.tell(TOOLS_CHANGED)
             assert (await old.next())["method"] == TOOLS_CHANGED
 
