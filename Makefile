@@ -41,6 +41,7 @@ peers: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py
 	@$(BIN)/python -m tests.peers.postgres
 	@$(BIN)/python -m tests.peers.chromium
+	@$(BIN)/python -m tests.peers.iptables
 
 bench: $(VENV)/.installed-test peers
 	$(BIN)/python -m bench

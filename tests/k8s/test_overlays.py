@@ -211,7 +211,7 @@ def test_its_configuration_and_its_policies_load(folder: str, tmp_path: Path) ->
     path = tmp_path / "sidecar.yaml"
     path.write_text(told)
     loaded = load(path, environ={"PATH": "/usr/bin"})
-    assert str(loaded.admin.listen) == "unix:/run/sidecar/admin.sock"
+    assert str(loaded.admin.listen) == "unix:/run/sidecar/private/admin.sock"
     assert str(loaded.listen) == "127.0.0.1:8808"
     assert len(policy_files.find([policies])) == 2
     assert _checked(policies) == 0
