@@ -283,11 +283,17 @@ class Repository:
             raise self._error(f"base {wanted!r} is ambiguous; write {' or '.join(found)}")
         return found[0]
 
+    def gone(self) -> bool:
+        """Whether its directory is not there any more: moved, deleted, or not mounted."""
+        return not (self.common / "HEAD").exists()
+
     def _current(self) -> str:
         try:
             head = plain_file(self._head / "HEAD") or b""
         except OSError as error:
             raise self._error(str(error)) from None
+        if not head and self.gone():
+            raise self._error(f"there is no repository at {self.common} any more")
         ref = head.decode("utf-8", "replace").strip().removeprefix("ref: ")
         if not ref.startswith("refs/heads/") or ref.startswith(BRANCHES):
             raise self._error("has no branch of its own checked out; set its `base`")

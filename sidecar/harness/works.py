@@ -485,6 +485,9 @@ class Works:
         if record is None:
             return None
         worktree = self._worktree(record)
+        if worktree.repository.gone():
+            common = worktree.repository.common
+            raise Refused(Reason.CHECKOUT_GONE, f"there is no repository at {common} any more")
         if self._refusing(worktree.nothing_left):
             if not dry_run:
                 self._records.delete(key)

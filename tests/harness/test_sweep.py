@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.harness.naming import WorkKey, WorkName
-from sidecar.harness.works import Occupation, Work
+from sidecar.harness.works import Occupation, Work, WorkError
 from tests.harness.kit import Desk, commit, git, lines, repository, write
 
 
@@ -454,6 +454,18 @@ async def test_a_directory_deleted_by_hand(desk: Desk) -> None:
     assert (again.path / "n").read_text() == "x"
     assert git(again.path, "status", "--porcelain") == ""
     assert (again.base, again.created) == (unlanded.base, unlanded.created)
+
+
+async def test_a_checkout_that_was_moved_away(desk: Desk) -> None:
+    work = await desk.landed()
+    desk.repo.rename(desk.directory / "elsewhere")
+    swept = await desk.works.sweep()
+    assert [kept.reason for kept in swept.kept] == ["checkout_gone"]
+    assert swept.kept[0].detail == f"there is no repository at {desk.repo}/.git any more"
+    with pytest.raises(WorkError, match=r"there is no repository at .*/\.git any more"):
+        await desk.work("other")
+    (desk.directory / "elsewhere").rename(desk.repo)
+    assert (await desk.works.sweep()).removed == (work.path,)
 
 
 async def test_a_work_of_which_nothing_is_left_is_forgotten(desk: Desk) -> None:
