@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -28,7 +29,7 @@ for line in sys.stdin:
         if not used.startswith(version):
             print(f"{name}: judged by {used} for want of {version}")
     except Exception as problem:
-        print(f"{name} in {version}: {str(problem).splitlines()[0]}")
+        print(f"{name} in {version}: {(str(problem) or repr(problem)).splitlines()[0]}")
 """
 
 # Why a container is not what Pod Security calls restricted.
@@ -237,3 +238,39 @@ def test_what_identifies_the_pod_reaches_telemetry() -> None:
         assert f"$({word})" in attributes["value"]
         # A variable is put in only where it was told before.
         assert names.index(word) < names.index("OTEL_RESOURCE_ATTRIBUTES")
+
+
+def test_the_kustomization_of_the_docs(tmp_path: Path) -> None:
+    """Somebody's own folder, made as docs/kubernetes.md says."""
+    page = (kit.ROOT / "docs" / "kubernetes.md").read_text()
+    (text,) = [
+        block.partition("```")[0]
+        for block in page.split("```text\n")
+        if block.startswith("apiVersion: kustomize")
+    ]
+    here = os.path.relpath(kit.ROOT, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(text.replace("../mcp-sidecar", here))
+    example = kit.K8S / "overlays" / "example"
+    (tmp_path / "my-agent.yaml").write_text((example / "agent.yaml").read_text())
+    (tmp_path / "sidecar.yaml").write_text((example / "sidecar.yaml").read_text())
+    made = list(yaml.safe_load_all(kit.kubectl("kustomize", str(tmp_path))))
+    (deployment,) = [each for each in made if each["kind"] == "Deployment"]
+    sidecar = kit.sidecar(deployment["spec"]["template"]["spec"])
+    assert sidecar["image"] == "registry.example.com/mcp-sidecar:0.1.0"
+    assert {each["metadata"]["namespace"] for each in made} == {"agents"}
+    (config,) = [each for each in made if each["metadata"]["name"] == "sidecar-config"]
+    assert "tickets" in config["data"]["sidecar.yaml"]
+
+
+def test_the_policy_that_mutates_is_not_there_before_its_time() -> None:
+    """What the docs say of the version from which on it may be used, the schemas say too."""
+    line = json.dumps(("1.35", kit.one("inject", "MutatingAdmissionPolicy")))
+    done = subprocess.run(
+        peers.kube("python", "-c", VALIDATE),
+        input=line,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    assert "SchemaNotFound" in done.stdout
