@@ -328,7 +328,9 @@ class App:
 
     async def _start_admin(self, listen: Listen) -> str:
         self._operators.update(self._admin_tokens())
-        self._admin = AdminListener(self._admin_routes(), tokens=self._operators, own=self._own)
+        self._admin = AdminListener(
+            self._admin_routes(), tokens=self._operators, own=self._own, bus=self.bus
+        )
         with _binding("admin.listen", listen):
             return await self._admin.start(listen)
 

@@ -239,6 +239,19 @@ class ParkedAnswered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdminActed(Event):
+    """Somebody changed something through the admin listener of this node, or tried to: ``error``
+    is the refusal's reason. ``action`` is a word of the route's (``servers.put``), ``targets``
+    name what it was about; ``way`` is as in ``ParkedAnswered``."""
+
+    action: str
+    by: str
+    way: str
+    targets: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoaded(Event):
     """The policy files were read. ``revision`` is in force now, the same as before where nothing
     changed or where, with ``faulty``, the files as they are are not in force (empty: none is)."""

@@ -27,6 +27,8 @@ Schema: TypeAlias = Mapping[str, object]
 
 ACTOR: web.RequestKey[Actor] = web.RequestKey("actor", Actor)
 """Who asks; set before a handler runs."""
+TARGETS: web.RequestKey[list[str]] = web.RequestKey("targets", list)
+"""What a route that changes something was about, beside what its path names; a handler adds."""
 STREAMS: web.AppKey[set[Callable[[], None]]] = web.AppKey("streams", set)
 """How to end each answer that would go on for ever; it registers here while it is open."""
 
@@ -70,6 +72,9 @@ class Route:
     body_required: bool = True
     path_params: tuple[Param, ...] = ()
     query: tuple[Param, ...] = ()
+    changes: str = ""
+    """What it is called in the audit trail (``servers.put``). Empty: it changes nothing, or what it
+    changes has events of its own."""
     components: Mapping[str, Schema] = field(default_factory=dict)
     """Schemas that this route's own refer to as ``#/components/schemas/NAME``."""
 

@@ -18,10 +18,20 @@ from pathlib import Path
 from aiohttp import web
 
 from sidecar.admin import openapi, page
-from sidecar.admin.api import ACTOR, MOST_BODY, STREAMS, Handler, Problem, Route, problem
+from sidecar.admin.api import (
+    ACTOR,
+    MOST_BODY,
+    STREAMS,
+    TARGETS,
+    Handler,
+    Problem,
+    Route,
+    problem,
+)
 from sidecar.admin.peer import Stranger, identify
 from sidecar.admin.roles import Actor, Role, Tokens
 from sidecar.config import Listen
+from sidecar.events import AdminActed, Bus
 from sidecar.wire.hosts import HostRules, HostVerdict
 
 log = logging.getLogger("sidecar.admin")
@@ -38,7 +48,16 @@ class AdminListener:
     ``own`` are the pids whose descendants are refused.
     """
 
-    def __init__(self, routes: Iterable[Route], *, tokens: Tokens, own: frozenset[int]) -> None:
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        *,
+        tokens: Tokens,
+        own: frozenset[int],
+        bus: Bus | None = None,
+    ) -> None:
+        """``bus`` is told of what is changed."""
+        self._bus = bus
         self._routes = [*routes, page.me(), openapi.route(lambda: self._routes)]
         self._page = page.files()
         self._hosts = HostRules(Listen())
@@ -58,7 +77,7 @@ class AdminListener:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
         app[STREAMS] = self._streams
         for each in self._routes:
-            app.router.add_route(each.method, each.path, _within(each))
+            app.router.add_route(each.method, each.path, self._handler(each))
         for path, file in self._page.items():
             app.router.add_get(path, page.serving(file))
         self._hosts = HostRules(listen)
@@ -121,6 +140,34 @@ class AdminListener:
             # What failed is in the log; whoever asked learns only that it did.
             log.exception("admin: %s %s failed", request.method, request.path)
             return problem(Problem(500, "failed", "the sidecar failed; its log says more"))
+
+    def _handler(self, route: Route) -> Handler:
+        handler, bus = _within(route), self._bus
+        if bus is None or not route.changes:
+            return handler
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            targets = request[TARGETS] = list(request.match_info.values())
+            error = "failed"
+            try:
+                response = await handler(request)
+                error = ""
+            except Problem as refusal:
+                error = refusal.reason
+                raise
+            finally:
+                bus.publish(
+                    AdminActed(
+                        action=route.changes,
+                        by=request[ACTOR].name,
+                        way="socket" if _on_socket(request) else "token",
+                        targets=tuple(targets),
+                        error=error,
+                    )
+                )
+            return response
+
+        return handle
 
     def _check_browser(self, request: web.Request) -> None:
         """That no other site sends this through somebody's browser. Raises Problem."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar import __version__
 from sidecar.config import Config
-from sidecar.events import Bus, Decided, Event, ParkedAnswered, ParkedChanged
+from sidecar.events import AdminActed, Bus, Decided, Event, ParkedAnswered, ParkedChanged
 from sidecar.model import JsonObject
 from sidecar.telemetry.worker import Worker
 from sidecar.wire import json
@@ -124,6 +124,7 @@ class Audit:
         self._stops = [
             self._bus.listen(Decided, self._decided),
             self._bus.listen(ParkedAnswered, self._answered),
+            self._bus.listen(AdminActed, self._acted),
             self._bus.listen(ParkedChanged, self._parked_changed),
         ]
         self._task = asyncio.create_task(self._run(), name="audit")
@@ -181,6 +182,18 @@ class Audit:
         if event.phase == "call":
             said["arguments"] = event.arguments()
         self._put(self._record("decision", **said, **_trace(event)))
+
+    def _acted(self, event: AdminActed) -> None:
+        self._put(
+            self._record(
+                "admin",
+                action=event.action,
+                targets=tuple(_clipped(each) for each in event.targets),
+                by=event.by,
+                way=event.way,
+                error=event.error,
+            )
+        )
 
     def _answered(self, event: ParkedAnswered) -> None:
         self._put(

@@ -245,6 +245,8 @@ async def lived(folder: Path) -> dict[str, str]:
         )
         assert done.returncode == 0, done.stderr
         await asking
+        pinned = await asyncio.to_thread(sidecar.cli, "tools", "pin", "notes__add")
+        assert pinned.returncode == 0, pinned.stderr
 
         def lines() -> list[str]:
             return [line for line in sidecar.log().splitlines() if line.startswith("{")]
@@ -302,6 +304,8 @@ async def test_the_questions_have_the_answers_of_what_happened(tmp_path: Path) -
     [same] = answers("INDEX")
     assert (same[0], same[1]) == (ids["approved"], answer[4])
     assert re.fullmatch("[0-9a-f]{64}", same[2])
+    [changed] = answers('"admin"')
+    assert changed[1:] == [answer[4], "pins.accept", "notes__add", ""]
     read = answers("as $write", "write")
     assert columns(read, 1, 2) == [("web__read", "outside")]
     slowest = answers("sort_by(-.seconds)")

@@ -7,7 +7,7 @@ from typing import cast
 
 from aiohttp import web
 
-from sidecar.admin.api import Answer, Param, Problem, Route, answer, read_object
+from sidecar.admin.api import TARGETS, Answer, Param, Problem, Route, answer, read_object
 from sidecar.admin.openapi import refusals
 from sidecar.admin.roles import Role
 from sidecar.admin.view import present
@@ -77,6 +77,8 @@ def routes(pins: Pins, tools: Callable[[], Sequence[Tool]]) -> list[Route]:
         try:
             for tool in chosen:
                 await pins.pin(tool)
+                if TARGETS in request:
+                    request[TARGETS].append(tool.name)
         except StoreError as error:
             raise Problem(503, "store_unavailable", f"not every tool was pinned: {error}") from None
         return answer({"pinned": [tool.name for tool in chosen]})
@@ -134,7 +136,8 @@ def routes(pins: Pins, tools: Callable[[], Sequence[Tool]]) -> list[Route]:
             Role.OPERATOR,
             "tools",
             "Accept definitions as they are now.",
-            {
+            changes="pins.accept",
+            answers={
                 200: Answer("The names of what is pinned as it is now.", _PINNED),
                 **refusals(
                     s404="There is no such tool.",

@@ -133,6 +133,7 @@ def routes(servers: Callable[[], Iterable[ServerStatus]], registry: Registry) ->
                 ),
                 **lost,
             },
+            changes="servers.put",
             body={"$ref": "#/components/schemas/ServerOptions"},
             path_params=(_NAME,),
             components={"ServerOptions": OPTIONS.schema()},
@@ -152,6 +153,7 @@ def routes(servers: Callable[[], Iterable[ServerStatus]], registry: Registry) ->
                 ),
                 **lost,
             },
+            changes="servers.remove",
             path_params=(_NAME,),
         ),
         Route(
@@ -162,6 +164,7 @@ def routes(servers: Callable[[], Iterable[ServerStatus]], registry: Registry) ->
             "servers",
             "Compare what runs here with the store, now.",
             {200: Answer("What that changed here.", RECONCILED), **lost},
+            changes="servers.reconcile",
         ),
     ]
 

@@ -101,6 +101,7 @@ def routes(sessions: Callable[[], Iterable[JsonObject]], ledger: Ledger) -> list
                 204: Answer("They are gone."),
                 **refusals(s404="It has none.", s503="The store is lost; they stay."),
             },
+            changes="labels.clear",
             path_params=(Param("principal", "The principal.", _TEXT, required=True),),
         ),
     ]

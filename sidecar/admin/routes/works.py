@@ -120,6 +120,7 @@ def routes(runs: AgentRuns) -> list[Route]:
                 200: Answer("What was removed, and what was kept and why.", SWEPT),
                 **refusals(s422="The options are wrong."),
             },
+            changes="works.sweep",
             body=SWEEP,
             body_required=False,
         ),
