@@ -87,17 +87,22 @@ def included(repo: Path, tree: Path, command: str) -> None:
     git(tree, "config", "include.path", str(repo / "evil.config"))
 
 
+AS_LONG = "danced"
+"""As long as ``worked``: git reads, and filters, a file again whose size is still the same; of one
+that grew it does so only when the index was written in the same moment."""
+
+
 def filtered(repo: Path, tree: Path, command: str) -> None:
     git(tree, "config", "filter.x.clean", f"sh -c '{command}; cat'")
     git(tree, "config", "filter.x.smudge", f"sh -c '{command}; cat'")
     write(tree / ".gitattributes", "* filter=x\n")
-    write(tree / "a.txt", lines({1: "touched"}))
+    write(tree / "a.txt", lines({1: AS_LONG}))
 
 
 def filtered_by_info(repo: Path, tree: Path, command: str) -> None:
     git(tree, "config", "filter.x.process", command)
     write(repo / ".git" / "info" / "attributes", "* filter=x\n")
-    write(tree / "a.txt", lines({1: "touched"}))
+    write(tree / "a.txt", lines({1: AS_LONG}))
 
 
 def merge_driver(repo: Path, tree: Path, command: str) -> None:

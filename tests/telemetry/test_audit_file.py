@@ -243,6 +243,7 @@ def test_who_holds_the_lock_for_too_long_is_told(
 
 WRITER = """
 import sys
+import time
 from pathlib import Path
 from sidecar.telemetry.audit_file import ChainFile
 from sidecar.wire.json import encode
@@ -253,12 +254,15 @@ sys.stdin.readline()
 for number in range(count):
     trail.append([encode({"kind": "decision", "by": name, "n": number, "pad": "x" * 50})])
     print(number, flush=True)
+    time.sleep(float(sys.argv[5]))
 """
 
 
-def writer(file: Path, name: str, count: int, rotate: int) -> subprocess.Popen[str]:
+def writer(
+    file: Path, name: str, count: int, rotate: int, pause: float = 0.0
+) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(file), name, str(count), str(rotate)],
+        [sys.executable, "-c", WRITER, str(file), name, str(count), str(rotate), str(pause)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -276,7 +280,8 @@ def go(process: subprocess.Popen[str]) -> None:
 
 def test_several_processes_write_one_chain_through_several_files(file: Path) -> None:
     count, names = 150, ("a", "b", "c")
-    writers = [writer(file, name, count, 8 << 10) for name in names]
+    # With pauses, so that none has ended before the others begin.
+    writers = [writer(file, name, count, 8 << 10, pause=0.005) for name in names]
     for each in writers:
         go(each)
     for each in writers:
