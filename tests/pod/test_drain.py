@@ -55,7 +55,7 @@ async def test_drain_with_calls_in_flight_and_open_streams(http: aiohttp.ClientS
                 asyncio.create_task([modern, *sessions][number % 9].text("up__slow", seconds=RUN))
                 for number in range(CALLS)
             ]
-            await eventually(lambda: upstream.server.running >= CALLS // 2)
+            await eventually(lambda: len(upstream.server.calls("slow")) >= CALLS // 2, 60)
             began = time.monotonic()
             sidecar.signal(signal.SIGTERM)
 
@@ -122,4 +122,4 @@ async def test_what_never_ends_is_ended_within_the_grace(http: aiohttp.ClientSes
             assert "shutting down" in str(answer.last["error"])
         print(f"grace 2 s: told after {told:.2f} s, gone after {gone:.2f} s")
         assert told > 1.5
-        assert gone < 30
+        assert gone < 50

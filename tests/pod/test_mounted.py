@@ -91,7 +91,7 @@ async def test_secrets_are_swapped(http: aiohttp.ClientSession, tmp_path: Path) 
         if seen[-1] != (volume / "upstream").read_text():
             return web.Response(status=401)
         message = await request.json()
-        results = {
+        results: dict[str, dict[str, object]] = {
             "server/discover": {
                 "protocolVersion": "2026-07-28",
                 "supportedVersions": ["2026-07-28"],
@@ -101,12 +101,13 @@ async def test_secrets_are_swapped(http: aiohttp.ClientSession, tmp_path: Path) 
             "tools/list": {"tools": [{"name": "ping", "inputSchema": {"type": "object"}}]},
             "tools/call": {"content": [{"type": "text", "text": "pong"}]},
         }
-        result = results.get(message["method"], {})
+        result: dict[str, object] = {"resultType": "complete"}
+        result |= results.get(message["method"], {})
         return web.json_response(
             {
                 "jsonrpc": "2.0",
                 "id": message.get("id"),
-                "result": {"resultType": "complete"} | result,
+                "result": result,
             }
         )
 

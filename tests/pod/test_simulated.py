@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,9 +188,6 @@ class Pod:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """One that other users can pass, and short, as a socket's path has to be."""
-    import shutil
-    import tempfile
-
     path = Path(tempfile.mkdtemp(prefix="pod-"))
     path.chmod(0o755)
     yield path
