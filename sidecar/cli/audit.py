@@ -115,6 +115,11 @@ def _show(report: Report, as_json: bool) -> None:
     for notice in report.notices:
         print(f"note: {notice}")
     what = "holds" if report.ok else "is broken"
-    print(f"{report.records} records in {len(report.files)} files; the chain {what}")
+    records = _counted(report.records, "record")
+    print(f"{records} in {_counted(len(report.files), 'file')}; the chain {what}")
     if report.records:
         print(f"head {report.head}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

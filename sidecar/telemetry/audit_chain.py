@@ -247,6 +247,11 @@ class _Walk:
             else:
                 why = f"record {wanted} of the given head is not here"
             report.broken(file or (report.files or [""])[0], line, why)
+        if not report.records and not report.breaks:
+            report.notices.append(
+                "there is no record: none was ever written, or somebody has emptied the file "
+                "(a head that is kept elsewhere tells)"
+            )
         if report.records and self._last.kind != "stop":
             report.notices.append(
                 f"{self._at[0]}:{self._at[1]}: the last record is no stop: the sidecar runs, "
