@@ -55,7 +55,7 @@ def ask(
     headers: dict[str, str] | None = None,
 ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
     """One request, for which nothing but an object is an answer."""
-    connection = http.client.HTTPConnection(sidecar.admin.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(sidecar.admin.removeprefix("http://"), timeout=60)
     sent = dict(headers or {})
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"
@@ -225,7 +225,7 @@ def test_bad_bodies(
 
 
 def test_a_body_without_an_end_is_cut_off(sidecar: Sidecar) -> None:
-    connection = http.client.HTTPConnection(sidecar.admin.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(sidecar.admin.removeprefix("http://"), timeout=60)
     connection.putrequest("PUT", "/v1/servers/a")
     connection.putheader("Authorization", "Bearer token-of-olga")
     connection.putheader("Content-Type", "application/json")
@@ -307,7 +307,7 @@ def test_it_answers_as_the_document_says(sidecar: Sidecar, document: dict[str, A
                 case.call_and_validate(
                     headers={"Authorization": "Bearer token-of-admin"},
                     excluded_checks=left_out,  # noqa: B023  it is run right here
-                    timeout=10,
+                    timeout=60,
                 )
 
             check()

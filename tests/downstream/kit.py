@@ -410,7 +410,7 @@ async def running(
         **more,
     )
     address = await listener.start(listen or Listen("127.0.0.1", 0))
-    timeout = aiohttp.ClientTimeout(total=10)
+    timeout = aiohttp.ClientTimeout(total=60)
     connector = aiohttp.TCPConnector(limit=0, force_close=False)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
         try:

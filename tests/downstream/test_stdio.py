@@ -409,7 +409,7 @@ SCRIPT = b"".join(
 
 
 def test_only_messages_are_on_standard_output(child: list[str]) -> None:
-    done = subprocess.run(child, input=SCRIPT, capture_output=True, env=ENV, timeout=20, check=True)
+    done = subprocess.run(child, input=SCRIPT, capture_output=True, env=ENV, timeout=60, check=True)
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted(message["id"] for message in messages) == [0, 1, 2]
     assert b"what is printed goes elsewhere" in done.stderr
@@ -420,7 +420,7 @@ def test_files_are_served_like_pipes(child: list[str], tmp_path: Path, end: byte
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(SCRIPT.rstrip() + end)
     with source.open("rb") as stdin, target.open("wb") as stdout:
-        subprocess.run(child, stdin=stdin, stdout=stdout, env=ENV, timeout=20, check=True)
+        subprocess.run(child, stdin=stdin, stdout=stdout, env=ENV, timeout=60, check=True)
     messages = [json.loads(line) for line in target.read_bytes().splitlines()]
     assert sorted(message["id"] for message in messages) == [0, 1, 2]
 
@@ -428,7 +428,7 @@ def test_files_are_served_like_pipes(child: list[str], tmp_path: Path, end: byte
 def test_an_empty_input_ends_at_once(child: list[str]) -> None:
     with Path(os.devnull).open("rb") as nothing:
         done = subprocess.run(
-            child, stdin=nothing, capture_output=True, env=ENV, timeout=20, check=True
+            child, stdin=nothing, capture_output=True, env=ENV, timeout=60, check=True
         )
     assert done.stdout == b""
 

@@ -463,7 +463,7 @@ running = 0
 def hangs(host):
     global running
     running += 1
-    time.sleep(60)
+    time.sleep(600)
 
 async def main():
     system = SystemResolver(hangs, timeout=0.3)
@@ -482,6 +482,6 @@ def test_look_ups_that_hang_are_bounded_and_hold_up_no_exit() -> None:
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

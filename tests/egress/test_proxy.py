@@ -126,7 +126,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(20)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
         yield session
 
 
@@ -757,5 +757,5 @@ async def test_a_web_socket_through_a_tunnel(lab: Lab, http: aiohttp.ClientSessi
     async with http.ws_connect(url, proxy=lab.url, ssl=context) as connection:
         for word in ("one", "two"):
             await connection.send_str(word)
-            assert await connection.receive_str(timeout=10) == f"got {word}"
+            assert await connection.receive_str(timeout=60) == f"got {word}"
     assert lab.rules == [("app", "op/lab")]

@@ -175,7 +175,7 @@ class Life:
     async def proxied(self) -> bool:
         proxy = f"http://app:{TOKEN}@{self.address}"
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(20)) as http,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as http,
             http.get(self.url, proxy=proxy) as response,
         ):
             return response.status != 403

@@ -140,7 +140,7 @@ def on_a_terminal(tree: Path, *args: str) -> None:
     ours, its = pty.openpty()
     try:
         subprocess.run(
-            ["git", *args], cwd=tree, env={**ENV, "TERM": "xterm"}, check=False, timeout=10,
+            ["git", *args], cwd=tree, env={**ENV, "TERM": "xterm"}, check=False, timeout=60,
             stdin=its, stdout=its, stderr=its,
         )  # fmt: skip
     finally:
@@ -150,7 +150,7 @@ def on_a_terminal(tree: Path, *args: str) -> None:
 
 def edited(repo: Path, tree: Path) -> None:
     env = {name: value for name, value in ENV.items() if name != "GIT_EDITOR"}
-    subprocess.run(["git", "commit", "--amend"], cwd=tree, env=env, check=False, timeout=10)
+    subprocess.run(["git", "commit", "--amend"], cwd=tree, env=env, check=False, timeout=60)
 
 
 def in_tree(*args: str) -> Callable[[Path, Path], None]:

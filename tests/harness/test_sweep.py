@@ -549,7 +549,7 @@ def process_in(directory: Path, does: str) -> Iterator[int]:
         assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
-        process.communicate(b"\n", timeout=10)
+        process.communicate(b"\n", timeout=60)
 
 
 @pytest.mark.parametrize("does", USES)

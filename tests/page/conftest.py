@@ -83,7 +83,7 @@ class World:
 
     def ask(self, method: str, path: str, who: str = "olga", body: Any = None) -> tuple[int, Any]:
         url = urllib.parse.urlsplit(self.sidecar.admin)
-        connection = http.client.HTTPConnection(url.netloc, timeout=20)
+        connection = http.client.HTTPConnection(url.netloc, timeout=60)
         headers = {"Authorization": f"Bearer {token(who)}"}
         sent = None
         if body is not None:

@@ -328,6 +328,6 @@ def test_a_rebound_name_shows_nothing(world: World, browser: Browser) -> None:
 
 def test_two_hosts_are_none(world: World) -> None:
     url = urllib.parse.urlsplit(world.page)
-    with socket.create_connection(("127.0.0.1", url.port or 0), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", url.port or 0), timeout=60) as sock:
         sock.sendall(b"GET /v1/me HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
         assert sock.recv(100).split()[1] == b"400"

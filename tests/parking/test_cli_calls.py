@@ -42,7 +42,7 @@ def park(sidecar: Sidecar, text: str, **more: object) -> str:
     body = json.dumps({"name": "notes__add", "args": {"text": text, **more}}).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{sidecar.rest}/call", body, headers)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 202
         return str(json.load(answer)["_meta"]["sidecar/parked"]["id"])
 

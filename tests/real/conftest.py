@@ -198,7 +198,7 @@ def wait_for_all(sidecar: Sidecar, names: frozenset[str]) -> None:
     """Until every server's tools are offered."""
     end = time.monotonic() + START_TIMEOUT
     while True:
-        with urllib.request.urlopen(sidecar.rest + "/tools", timeout=10) as answer:
+        with urllib.request.urlopen(sidecar.rest + "/tools", timeout=60) as answer:
             tools = json.load(answer)["tools"]
         missing = {name for name in names if not any(_owned(tool, name) for tool in tools)}
         if not missing:

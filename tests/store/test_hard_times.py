@@ -346,7 +346,7 @@ asyncio.run(main())
         [sys.executable, "-c", code, str(tmp_path / "s.db")],
         check=False,
         capture_output=True,
-        timeout=20,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, b"")
 
