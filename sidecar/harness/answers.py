@@ -48,7 +48,8 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ended. ``stop_reason`` is the agent's, or ours: ``died``, ``failed``,
-    ``interrupted``; ``error`` says why then. ``state`` is ``None`` where git cannot tell it."""
+    ``interrupted``; ``error`` says why then. ``state`` is ``None`` where git cannot tell it;
+    ``unknown`` says why."""
 
     stop_reason: str
     last_message: str = ""
@@ -56,6 +57,7 @@ class Ending:
     asks: Sequence[Ask] = ()
     continued: Continued | None = None
     state: WorkState | None = None
+    unknown: str = ""
 
 
 def finished(
@@ -69,12 +71,12 @@ def finished(
         "checkout": checkout,
         "branch": branch if state is None else state.branch or branch,
         "base": base if state is None else state.base,
-        "head": "" if state is None else state.head,
-        "commits": [
-            {"sha": commit.sha, "subject": commit.subject}
-            for commit in (() if state is None else state.commits)
-        ],
-        "dirty": state is not None and state.dirty,
+        # Null is "not known": whoever reads "" or false would take it for nothing to lose.
+        "head": None if state is None else state.head or None,
+        "commits": None
+        if state is None
+        else [{"sha": commit.sha, "subject": commit.subject} for commit in state.commits],
+        "dirty": None if state is None else state.dirty,
         "last_message": message if len(message) <= LONGEST else "…" + message[-LONGEST:],
         "stop_reason": ending.stop_reason,
         "asks": [ask.as_json() for ask in ending.asks],
@@ -82,6 +84,12 @@ def finished(
     }
     if ending.error:
         about["error"] = ending.error
+    if state is None:
+        why = ending.unknown or "git gave no answer"
+        about["unknown"] = (
+            f"head, commits and dirty are not known: {why}. Do not take the work for clean: when "
+            f"that is mended, call with work {work} again, or look at branch {branch}"
+        )
     fields: Fields = {
         "content": [{"type": "text", "text": json.encode(about).decode()}],
         "structuredContent": about,

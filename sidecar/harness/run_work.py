@@ -132,11 +132,12 @@ class Worker:
         try:
             began = await self._began(run, work, earlier)
         except AgentError as error:
-            return _failed(error), earlier
+            state, unknown = await self._state(run)
+            return replace(_failed(error), state=state, unknown=unknown), earlier
         occupant, agent = began.occupant, began.occupant.agent
         ending: Ending | None = None
         try:
-            before = await self._state(run) if began.continued == "summary" else None
+            before, _ = await self._state(run) if began.continued == "summary" else (None, "")
             text = prompt(run.text, work, began.continued, memory, before)
             if agent.session != earlier:
                 # Not only at its end: a run that is killed is taken up where it was.
@@ -166,10 +167,11 @@ class Worker:
             else:
                 await self._agents.stop(occupant)
         session = agent.session or earlier
-        state = await self._state(run)
+        state, unknown = await self._state(run)
         run.traced = True
         began.spans.end(ending.stop_reason, session, began.continued, state)
-        return replace(ending, continued=began.continued, state=state), session
+        ending = replace(ending, continued=began.continued, state=state, unknown=unknown)
+        return ending, session
 
     async def _began(self, run: Run, work: Work, earlier: str) -> _Began:
         """An agent with an open session. Raises AgentError; then nothing is left of it."""
@@ -255,12 +257,13 @@ class Worker:
 
     # ----------------------------------------------------------------------------- the answer
 
-    async def _state(self, run: Run) -> WorkState | None:
+    async def _state(self, run: Run) -> tuple[WorkState | None, str]:
+        """What there is of the work, or why that cannot be told."""
         try:
-            return await self._works.state(run.key)
+            return await self._works.state(run.key), ""
         except WorkError as error:
             log.warning("what became of it cannot be told: %s", error)
-            return None
+            return None, str(error)
 
     async def _told(
         self, run: Run, work: Work, memory: Memory | None, ending: Ending, session: str

@@ -98,9 +98,21 @@ _OUTPUT: JsonObject = {
         "checkout": {"type": "string"},
         "branch": {"type": "string"},
         "base": {"type": "string", "description": "The commit at which the work began."},
-        "head": {"type": "string", "description": "The commit that is checked out now."},
-        "commits": {"type": "array", "items": _COMMIT},
-        "dirty": {"type": "boolean", "description": "There are changes that are not committed."},
+        "head": {
+            "type": ["string", "null"],
+            "description": "The commit that is checked out now; null where there is none, or "
+            "none is known.",
+        },
+        "commits": {
+            "type": ["array", "null"],
+            "items": _COMMIT,
+            "description": "What was committed in this work; null where that is not known.",
+        },
+        "dirty": {
+            "type": ["boolean", "null"],
+            "description": "There are changes that are not committed; null where that is not "
+            "known, and then `unknown` says why.",
+        },
         "last_message": {"type": "string", "description": "What the agent said at last."},
         "stop_reason": {
             "type": "string",
@@ -115,6 +127,7 @@ _OUTPUT: JsonObject = {
             "null for a new work.",
         },
         "error": {"type": "string", "description": "Why the agent did not come to its end."},
+        "unknown": {"type": "string", "description": "Why head, commits and dirty are null."},
     },
     "required": [
         "work",

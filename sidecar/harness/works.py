@@ -403,7 +403,9 @@ class Works:
         if record is None:
             raise WorkError(f"there is no work {key}")
         if key.checkout not in self._repositories:
-            raise WorkError(f"work {key}: its checkout is not configured")
+            raise WorkError(
+                f"work {key}: its checkout is not configured any more; put it back into `checkouts`"
+            )
         worktree = self._worktree(record)
         try:
             return worktree.state(self._base_ref(worktree))
