@@ -26,6 +26,22 @@ MOST_NAMED: Final = 50
 """Tools or paths that one span names; its counts count them all."""
 PIECE: Final = "_chunk"
 """What the kind of an update ends with that is a piece of a text."""
+_UPDATES: Final = frozenset(
+    {
+        "agent_message_chunk",
+        "agent_thought_chunk",
+        "available_commands_update",
+        "config_option_update",
+        "current_mode_update",
+        "plan",
+        "session_info_update",
+        "tool_call",
+        "tool_call_update",
+        "usage_update",
+        "user_message_chunk",
+    }
+)
+"""Kinds of ACP. Others are the agent's own, of which there may be any number, and name no span."""
 _BROKEN: Final = frozenset((State.BACKOFF, State.FAILED))
 
 
@@ -92,8 +108,9 @@ class EventSpans:
         if event.update.endswith(PIECE) and self._last == piece:
             return
         self._last = piece
+        name = Names.SESSION_UPDATE
         self._tell(
-            Names.SESSION_UPDATE,
+            f"{name} {event.update}" if event.update in _UPDATES else name,
             event,
             {
                 Key.NAME: event.name,

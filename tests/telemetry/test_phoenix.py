@@ -233,9 +233,8 @@ async def test_what_phoenix_has_of_a_call_and_of_a_run(tmp_path: Path) -> None:
 
         below = tree(spans, turns[1])
         whole = below["invoke_agent claude"]
-        assert {"session/request_permission", "sidecar.session_update", "sidecar.commit"} <= set(
-            whole
-        )
+        assert {"session/request_permission", "sidecar.commit"} <= set(whole)
+        assert any(name.startswith("sidecar.session_update ") for name in whole)
         assert below["session/request_permission"][:2] == ["sidecar.decide", "sidecar.approval"]
         run_span = next(span for span in spans if span["name"] == "invoke_agent claude")
         assert run_span["span_kind"] == "AGENT"

@@ -90,7 +90,7 @@ def test_session_updates_are_part_of_their_run() -> None:
         )
     )
     assert (update.name, update.trace_id, update.parent_id) == (
-        "sidecar.session_update",
+        "sidecar.session_update plan",
         "a" * 32,
         "b" * 16,
     )
@@ -102,6 +102,14 @@ def test_session_updates_are_part_of_their_run() -> None:
         "sidecar.work": "w-1",
         "sidecar.update": "plan",
     }
+
+
+def test_a_kind_of_the_agents_own_names_no_span() -> None:
+    (update,) = told(
+        SessionUpdate(trace=RUN, name="me", agent_id="a", harness="h", work="w", update="x-7f3a")
+    )
+    assert update.name == "sidecar.session_update"
+    assert update.attributes["sidecar.update"] == "x-7f3a"
 
 
 def test_the_pieces_of_one_text_are_one_update() -> None:
