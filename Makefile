@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-agents test-otel check lint bench differential outage peers clean
+.PHONY: demo test test-long test-agents test-otel test-k8s check lint bench differential outage peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/sidecar demo $(ARGS)
@@ -30,6 +30,10 @@ test-otel: $(VENV)/.installed-test
 	@$(BIN)/python tests/peers/install.py --otel
 	$(BIN)/pytest tests/telemetry/test_prometheus_real.py --timeout 600
 	SIDECAR_PHOENIX=1 $(BIN)/pytest tests/telemetry/test_phoenix.py --timeout 900
+
+# The admission policies of k8s/inject by the API server's own code: needs Go, and minutes of CPU.
+test-k8s: $(VENV)/.installed-test peers
+	SIDECAR_K8S=1 $(BIN)/pytest tests/k8s --timeout 3000
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
