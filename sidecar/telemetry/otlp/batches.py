@@ -133,6 +133,7 @@ class Batches(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._failing = False
+        self._why = ""
         self._heard = 0.0
         self._woken = False
 
@@ -176,6 +177,7 @@ class Batches(Generic[T]):
         while not task.done():
             end = min(self._heard + CLOSE_SILENCE, began + CLOSE_LIMIT)
             if loop.time() >= end:
+                self._why = self._why or "it does not answer in time"
                 break
             await asyncio.wait([task], timeout=end - loop.time())
         task.cancel()
@@ -186,7 +188,8 @@ class Batches(Generic[T]):
             self.counts.dropped += lost
         if self.counts.dropped or self.counts.failed:
             gone = self.counts.dropped + self.counts.failed
-            log.warning("%d %s were lost on the way to %s", gone, self.what, self.where)
+            why = f": {self._why}" if self._why else ""
+            log.warning("%d %s were lost on the way to %s%s", gone, self.what, self.where, why)
 
     # ------------------------------------------------------------------------------- the task
 
@@ -236,6 +239,7 @@ class Batches(Generic[T]):
         pause = FIRST_PAUSE
         while True:
             sent = await batch.send(end - loop.time())
+            self._why = sent.why
             if not sent.again:
                 self._heard = loop.time()
                 return sent
