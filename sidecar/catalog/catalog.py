@@ -313,11 +313,17 @@ class Catalog:
                     f"several servers have a {thing} {shown(name)}: say which, as one of "
                     f"{_names(same)}",
                 )
-            near = same or closest(name, labels(shelves))
+            called = f"{thing}s of servers are called SERVER{separator}{thing.upper()} here"
+            if same:
+                return Unroutable(
+                    "no_separator", f"{shown(name)} names no server: {called}" + _perhaps(same)
+                )
+            # A harness is called by its name alone: one that is not there and one that this
+            # caller may not use are told alike.
+            near = closest(name, labels(shelves))
             return Unroutable(
-                "no_separator",
-                f"{shown(name)} names no server: {thing}s are called "
-                f"SERVER{separator}{thing.upper()} here" + _perhaps(near),
+                unknown,
+                f"there is no {thing} {shown(name)} that you may use; {called}" + _perhaps(near),
             )
         for server, rest in _splits(name, separator):
             shelf = self._shelves.get(server)

@@ -45,7 +45,7 @@ def test_a_socket_that_was_left_behind_is_replaced() -> None:
         killed.wait()
         assert Path(killed.mcp.removeprefix("unix:")).exists()
         with started({"listen": killed.mcp}) as again:
-            assert again.cli("call", "x").stderr.count("names no server") == 1
+            assert again.cli("call", "x").stderr.count("no tool 'x' that you may use") == 1
         Path(killed.mcp.removeprefix("unix:")).parent.rmdir()
 
 

@@ -56,7 +56,7 @@ OFFER = Entries(
     ("name", "reason"),
     [
         ("write", "no_separator"),
-        ("", "no_separator"),
+        ("", "unknown_tool"),
         ("nobody__write", "unknown_server"),
         ("hidden__write", "unknown_server"),
         ("s__nothing", "unknown_tool"),

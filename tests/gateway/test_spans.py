@@ -149,7 +149,7 @@ async def test_a_uri_is_part_of_no_name_and_lists_have_spans_too(bus: Bus, trace
         ("resources/read", "client", [None]),
         ("tools/list", "server", [None]),
         ("tools/list", "server", ["unknown_server"]),
-        ("tools/call", "server", ["no_separator"]),
+        ("tools/call", "server", ["unknown_tool"]),
     ]
     assert tracer.started[-1].parent is PARENT
     await gateway.close()

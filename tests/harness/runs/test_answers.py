@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.harness import run_work
-from sidecar.model import Caller, Principal
+from sidecar.model import Caller, Principal, Unroutable
 from tests.harness.kit import git
 from tests.harness.runs.kit import Box, meta, plain, script, soon
 
@@ -243,9 +243,15 @@ async def test_a_caller_sees_the_harnesses_and_checkouts_it_may_use(tmp_path: Pa
         assert list(await listed(Principal("a", ("*",)))) == ["s__write", "s__other"]
         assert list(await listed(Principal("a", (), ("co*",), ("repo",)))) == ["codex"]
         assert list(await listed(Principal("a", (), ("*",), ("other",)))) == []
-        hidden = box.call("x", who=Principal("a", ("*",)))
-        with pytest.raises(Exception, match="claude"):
-            await hidden
+        told = []
+        for name in ("claude", "nobody"):
+            with pytest.raises(Unroutable) as missed:
+                await box.call("x", name=name, who=Principal("a", ("*",)))
+            assert missed.value.reason == "unknown_tool"
+            told.append(missed.value.message.replace(name, "NAME"))
+        # One that it may not use is as one that is not there.
+        assert told[0] == told[1]
+        assert told[0].startswith("there is no tool 'NAME' that you may use; ")
 
 
 async def test_a_run_that_its_caller_cancels_is_cancelled(tmp_path: Path) -> None:
