@@ -118,9 +118,6 @@ def test_the_lock_has_what_the_package_asks_for() -> None:
         each = Requirement(text)
         if each.name != project["name"]:
             assert locked[each.name] in each.specifier, text
-    # What the tests run on is what is shipped, where both have it.
-    same = [name for name in ("aiohttp", "msgspec", "lark") if version(name) == locked[name]]
-    assert same, "the lock is of another time than the environment of the tests; renew it"
     assert Requirement("setuptools>=77").specifier.contains(pinned("build.txt")["setuptools"])
 
 
