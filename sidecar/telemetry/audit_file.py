@@ -31,6 +31,18 @@ _TRIES: Final = 16
 _NEAR: Final = 64 << 10
 
 
+def _opened(path: Path) -> int:
+    """Its descriptor; the file is made where there is none. Raises OSError."""
+    try:
+        return os.open(path, _FLAGS, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        # The system's own words for it are about too many of them.
+        what = "is a symbolic link, which is not followed; name the file itself"
+        raise OSError(errno.ELOOP, what, str(path)) from None
+
+
 class NotATrail(OSError):
     """The file holds something else, and is left alone."""
 
@@ -153,7 +165,7 @@ class ChainFile:
         for _ in range(_TRIES):
             if self._fd < 0:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._fd, self._inode, self._size = os.open(self.path, _FLAGS, 0o600), -1, -1
+                self._fd, self._inode, self._size = _opened(self.path), -1, -1
                 os.fchmod(self._fd, 0o600)
             self._take(deadline)
             here = os.fstat(self._fd)

@@ -1,4 +1,4 @@
-"""What ``sidecar audit verify`` says of trails that are hardly there."""
+"""What is said of trails that are hardly there, or are no files."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def test_one_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told, head = capsys.readouterr().out.splitlines()
     assert told == "1 record in 1 file; the chain holds"
     assert head.startswith("head 1:")
+
+
+def test_a_link_is_called_one(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a symbolic link, which is not followed") as raised:
+        ChainFile(file, 1 << 20).append([b'{"kind":"stop"}'])
+    assert raised.value.filename == str(file)
