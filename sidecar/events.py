@@ -22,9 +22,26 @@ from sidecar.model import (
 log = logging.getLogger("sidecar.events")
 
 
+class Happening:
+    """What the bus carries."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Happening):
     """Anything that happened. ``trace`` is the span under which it did, if there was one."""
+
+    trace: TraceContext = NO_TRACE
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured(Happening):
+    """What is over, and how long it took. ``trace`` as of an event.
+
+    One is made for every call and more, and to freeze it would cost a call for each field:
+    nobody changes it all the same.
+    """
 
     trace: TraceContext = NO_TRACE
 
@@ -108,8 +125,8 @@ class SessionClosed(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFinished(Event):
+@dataclass(slots=True, kw_only=True)
+class CallFinished(Measured):
     """A call ended. ``outcome`` is ``ok``, ``tool_error``, or a failure's name; seconds.
 
     ``decision`` and ``rule`` are the last ones, empty where nothing was decided; ``error`` is
@@ -131,8 +148,8 @@ class CallFinished(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFinished(Event):
+@dataclass(slots=True, kw_only=True)
+class AttemptFinished(Measured):
     """A call was sent to its server, and this is over; seconds. ``error`` as of a call."""
 
     method: str
@@ -144,8 +161,8 @@ class AttemptFinished(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFinished(Event):
+@dataclass(slots=True, kw_only=True)
+class RequestFinished(Measured):
     """A caller's request that is no call was answered; seconds. ``error`` as of a call."""
 
     method: str
@@ -298,7 +315,7 @@ class Swept(Event):
     kept: tuple[tuple[str, str], ...]
 
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=Happening)
 
 
 class Bus:
@@ -308,27 +325,32 @@ class Bus:
     """
 
     def __init__(self) -> None:
-        self._listeners: dict[type[Event], list[Callable[[Event], None]]] = {}
+        # Replaced as a whole: who is being told is told to the end, whoever comes or goes.
+        self._listeners: dict[type[Happening], tuple[Callable[[Happening], None], ...]] = {}
 
     def listen(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
         """Call ``listener`` for each event of exactly this type; returns the way to stop."""
-        entry = cast("Callable[[Event], None]", listener)
-        self._listeners.setdefault(kind, []).append(entry)
+        entry = cast("Callable[[Happening], None]", listener)
+        self._listeners[kind] = (*self._listeners.get(kind, ()), entry)
 
         def stop() -> None:
-            listeners = self._listeners.get(kind, [])
-            if entry in listeners:
-                listeners.remove(entry)
+            left = list(self._listeners.get(kind, ()))
+            if entry in left:
+                left.remove(entry)
+            if left:
+                self._listeners[kind] = tuple(left)
+            else:
+                self._listeners.pop(kind, None)
 
         return stop
 
-    def wanted(self, kind: type[Event]) -> bool:
+    def wanted(self, kind: type[Happening]) -> bool:
         """Whether anybody listens: a publisher on the serving path builds no event otherwise."""
-        return bool(self._listeners.get(kind))
+        return kind in self._listeners
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: Happening) -> None:
         """Tell every listener, now."""
-        for listener in tuple(self._listeners.get(type(event), ())):
+        for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
             except Exception:

@@ -51,6 +51,8 @@ class _Run:
     """What is known of a call while it runs."""
 
     joins: bool
+    name: str
+    """Of its spans."""
     outcome: str = _UNKNOWN
     attempts: int = 0
     decision: Decision | None = None
@@ -77,14 +79,15 @@ class Calls:
         Raises:
             RpcError, Unavailable: as ``Upstream.request``.
         """
-        span = self._tracer.start(spans.name(call), "server", caller.trace)
+        name = spans.name(call)
+        span = self._tracer.start(name, "server", caller.trace)
         if span.sampled:
             spans.asked(span, call.method, caller)
             spans.describe(span, call, caller)
             self.capture.arguments(span, call)
         within = spans.under(caller, span.context)
         work = CURRENT.begin(span.context)
-        run = _Run(joins)
+        run = _Run(joins, name)
         began = time.perf_counter()
         failed: BaseException | None = None
         try:
@@ -114,7 +117,10 @@ class Calls:
         self, call: Call, caller: Caller, send: Send, run: _Run, span: Span
     ) -> Fields:
         for _ in range(_DECISIONS):
-            admitted = await self._admit(call, caller, run.joins)
+            if run.joins:
+                admitted = await self._joined(call, caller)
+            else:
+                admitted = await self._gate.admit(call, caller)
             run.decision = admitted.decision
             if span.sampled:
                 spans.decided(span, admitted.decision)
@@ -136,11 +142,10 @@ class Calls:
         await admitted.settle(answer)
         return answer
 
-    async def _admit(self, call: Call, caller: Caller, joins: bool) -> Admitted | Refused:
-        if joins:
-            decision = self._gate.decide(call, caller)
-            if decision.decision != "deny":
-                return Admitted(decision)
+    async def _joined(self, call: Call, caller: Caller) -> Admitted | Refused:
+        decision = self._gate.decide(call, caller)
+        if decision.decision != "deny":
+            return Admitted(decision)
         return await self._gate.admit(call, caller)
 
     async def _outdated(self, call: Call, admitted: Admitted) -> bool:
@@ -207,7 +212,7 @@ class Calls:
             slot = self._roster.slots.get(call.server)
             if slot is None:
                 raise Unavailable(call.server, "the server was removed", ran=ran, permanent=True)
-            span = self._tracer.start(spans.name(call), "client", caller.trace)
+            span = self._tracer.start(run.name, "client", caller.trace)
             if span.sampled:
                 spans.describe(span, call, caller)
                 spans.peer(span, slot.config)

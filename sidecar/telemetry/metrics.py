@@ -122,9 +122,10 @@ class Histogram(Instrument):
 
     def record(self, values: Values, seconds: float, traceparent: str = "") -> None:
         """One measurement; ``traceparent`` of the span in which it was taken, if it is kept."""
-        series = self.series.get(values)
-        if series is None:
-            series = self._begin(values)
+        self.measure(self.begin(values), seconds, traceparent)
+
+    def measure(self, series: Buckets, seconds: float, traceparent: str = "") -> None:
+        """The same, of a series that ``begin`` gave."""
         bucket = bisect_left(self.bounds, seconds)
         series.counts[bucket] += 1
         series.total += seconds
@@ -132,12 +133,16 @@ class Histogram(Instrument):
             trace, span = traceparent[3:35], traceparent[36:52]
             series.exemplars[bucket] = (seconds, trace, span, time.time())
 
-    def _begin(self, values: Values) -> Buckets:
-        if len(self.series) >= self._most - 1:
-            values = ()
+    def begin(self, values: Values) -> Buckets:
+        """The series of these values, or that of what is beyond. It may be kept, until the
+        series are dropped."""
         series = self.series.get(values)
         if series is None:
-            series = self.series[values] = Buckets(len(self.bounds))
+            if len(self.series) >= self._most - 1:
+                values = ()
+            series = self.series.get(values)
+            if series is None:
+                series = self.series[values] = Buckets(len(self.bounds))
         return series
 
 
@@ -161,10 +166,16 @@ class Counter(Instrument):
 
     def add(self, values: Values, by: float = 1) -> None:
         """So many more."""
+        self.series[self.begin(values)] += by
+
+    def begin(self, values: Values) -> Values:
+        """The values themselves, or those of what is beyond; the series is there."""
         series = self.series
-        if values not in series and len(series) >= self._most - 1:
-            values = ()
-        series[values] = series.get(values, 0) + by
+        if values not in series:
+            if len(series) >= self._most - 1:
+                values = ()
+            series.setdefault(values, 0)
+        return values
 
     def read(self) -> Gauged:
         """Every series."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from sidecar.events import (
     AttemptFinished,
@@ -20,14 +20,34 @@ from sidecar.events import (
 )
 from sidecar.model import State
 from sidecar.semconv import GenAi, Key, Mcp, Metric
-from sidecar.telemetry.metrics import LONG, OTHER, Known, Registry, by, dropped, single
+from sidecar.telemetry.metrics import (
+    LONG,
+    OTHER,
+    Buckets,
+    Known,
+    Registry,
+    Values,
+    by,
+    dropped,
+    single,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 MOST_NAMES: Final = 1000
 """Different tools, prompts, servers and rules that are told apart."""
 MOST_TIMED: Final = 10_000
 """Sessions and parked calls whose beginning is remembered at once."""
 
+MOST_FOUND: Final = 4096
+"""Series that are found at once."""
+
 _TOOLS: Final = frozenset(("mcp", "acp"))
+_NAMED: Final = _TOOLS | {"prompt"}
+"""Kinds of calls whose target is told."""
+_CallKey: TypeAlias = tuple[str, str, str, str, str, str, str, str]
+_AttemptKey: TypeAlias = tuple[str, str, str, str, str, str]
 _OPERATION: Final = (
     Mcp.METHOD,
     GenAi.TOOL,
@@ -143,6 +163,9 @@ class Meters:
             (Key.SERVER,),
             ask=lambda: by(self._tools),
         )
+        # The series of what was told before: finding them is most of the work.
+        self._of_calls: dict[_CallKey, tuple[Buckets, Values]] = {}
+        self._of_attempts: dict[_AttemptKey, Buckets] = {}
         self._stops = [
             bus.listen(CallFinished, self._call),
             bus.listen(AttemptFinished, self._attempt),
@@ -167,6 +190,8 @@ class Meters:
         without."""
         self._tools.pop(server, None)
         self._up.end(server)
+        self._of_calls.clear()
+        self._of_attempts.clear()
         at = _OPERATION.index(Key.SERVER)
         for values in (
             *dropped(self._operations.series, at, server),
@@ -182,25 +207,55 @@ class Meters:
     # --------------------------------------------------------------- on the path of a call
 
     def _call(self, event: CallFinished) -> None:
-        server = self._server(event.server)
-        error = event.error
-        self._operations.record(
-            (*self._named(event.method, event.kind, event.target), *self._failed(error), server),
-            event.seconds,
-            event.trace.traceparent if self._exemplars else "",
+        kind = event.kind
+        key = (
+            event.server,
+            event.target if kind in _NAMED else "",
+            event.method,
+            kind,
+            event.error,
+            event.decision,
+            event.rule,
+            event.outcome,
         )
-        self._calls.add((event.decision, self._rule(event.rule), event.outcome, server))
+        found = self._of_calls.get(key)
+        if found is None:
+            server = self._server(event.server)
+            about = self._named(event.method, kind, event.target)
+            found = (
+                self._operations.begin((*about, *self._failed(event.error), server)),
+                self._calls.begin((event.decision, self._rule(event.rule), event.outcome, server)),
+            )
+            _keep(self._of_calls, key, found)
+        series, count = found
+        self._operations.measure(
+            series, event.seconds, event.trace.traceparent if self._exemplars else ""
+        )
+        self._calls.series[count] += 1
 
     def _attempt(self, event: AttemptFinished) -> None:
-        self._attempts.record(
-            (
-                *self._named(event.method, event.kind, event.target),
-                *self._failed(event.error),
-                self._server(event.server),
-                "pipe" if event.transport == "stdio" else "tcp",
-            ),
-            event.seconds,
-            event.trace.traceparent if self._exemplars else "",
+        kind = event.kind
+        key = (
+            event.server,
+            event.target if kind in _NAMED else "",
+            event.method,
+            kind,
+            event.error,
+            event.transport,
+        )
+        series = self._of_attempts.get(key)
+        if series is None:
+            series = self._attempts.begin(
+                (
+                    *self._named(event.method, kind, event.target),
+                    *self._failed(event.error),
+                    self._server(event.server),
+                    "pipe" if event.transport == "stdio" else "tcp",
+                )
+            )
+            _keep(self._of_attempts, key, series)
+        self._attempts.measure(
+            series, event.seconds, event.trace.traceparent if self._exemplars else ""
         )
 
     def _named(self, method: str, kind: str, target: str) -> tuple[str, str, str, str]:
@@ -260,3 +315,10 @@ class Meters:
             seconds = self._waiting.end(event.call)
             if seconds is not None:
                 self._waits.record((event.state,), seconds)
+
+
+def _keep(found: dict[K, V], key: K, value: V) -> None:
+    """Errors and rules may be many: what has been found is then found anew."""
+    if len(found) >= MOST_FOUND:
+        found.clear()
+    found[key] = value

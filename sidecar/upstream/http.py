@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 from multidict import CIMultiDict
@@ -130,15 +131,15 @@ class HttpClient:
 
     # ------------------------------------------------------------------------------- sending
 
-    async def post(
+    def post(
         self, body: bytes, headers: Mapping[str, str], url: URL | None = None
-    ) -> aiohttp.ClientResponse:
+    ) -> Awaitable[aiohttp.ClientResponse]:
         """Send a message; returns when the answer's head is there.
 
         Raises:
             Unavailable: no answer, or a redirect that is not followed.
         """
-        return await self._send("POST", url or self.url, body, headers)
+        return self._send("POST", url or self.url, body, headers)
 
     async def get(self, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         """Ask for an event stream. Raises as ``post``."""
@@ -154,29 +155,20 @@ class HttpClient:
         return response.status
 
     async def _send(
-        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        url: URL,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        follow: bool = True,
     ) -> aiohttp.ClientResponse:
-        """The answer's head, at the end of whatever redirects there are."""
-        response = await self._send_once(method, url, body, headers)
-        if not 300 <= response.status < 400:
-            return response
-        return await self._redirects.follow(
-            response,
-            body,
-            headers,
-            self._send_once,
-            # What the old transport sends is for the origin of its stream.
-            elsewhere=self._config.transport != "sse",
-        )
-
-    async def _send_once(
-        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]
-    ) -> aiohttp.ClientResponse:
+        """The answer's head, at the end of whatever redirects there are if they are followed."""
         session = self._session
         if session is None:
             raise self.failed("the connection is closed", "no")
         try:
-            return await session.request(
+            response = await session.request(
                 method, url, data=payload(body), headers=headers, allow_redirects=False
             )
         except (*FAULTS, ValueError) as error:
@@ -184,6 +176,16 @@ class HttpClient:
                 # Cut by us, which is nothing to hold against the server.
                 raise self.failed("is removed or starts anew here, in mid-call", "maybe") from None
             raise faults.of(self.server, self.url, error) from None
+        if not follow or not 300 <= response.status < 400:
+            return response
+        return await self._redirects.follow(
+            response,
+            body,
+            headers,
+            partial(self._send, follow=False),
+            # What the old transport sends is for the origin of its stream.
+            elsewhere=self._config.transport != "sse",
+        )
 
     async def exchange(
         self, body: bytes, headers: Mapping[str, str], id: int, hear: Hear

@@ -42,9 +42,10 @@ def modern(
 
 def trace_headers(caller: Caller, *, trusted: bool) -> dict[str, str]:
     """The same trace as ``_meta`` has, for what looks at HTTP alone (W3C trace context)."""
-    trace = _trace(caller, trusted=trusted)
+    trace = caller.trace
     if not trace.traceparent and not trace.baggage:
         return _NO_HEADERS
+    trace = _trace(caller, trusted=trusted)
     found = {
         meta.TRACEPARENT: trace.traceparent,
         meta.TRACESTATE: trace.tracestate,
