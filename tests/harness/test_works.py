@@ -212,6 +212,22 @@ async def test_directory_and_branch_deleted_by_hand(desk: Desk) -> None:
     assert again.new and again.path.is_dir()
 
 
+async def test_the_page_tells_how_to_throw_a_work_away(desk: Desk) -> None:
+    """Both commands of docs/worktrees.md, with git's own rules about the checkout."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "worktrees.md"
+    shown = [line.split() for line in page.read_text().splitlines() if line.startswith("git -C ")]
+    assert [command[3:5] for command in shown] == [["worktree", "remove"], ["branch", "-D"]]
+    work = await desk.work()
+    write(work.path / "never-committed", "x")
+    real = {"billing": str(desk.repo), "PATH": str(work.path), "BRANCH": work.branch}
+    for command in shown:
+        git(desk.repo, *(real.get(word, word) for word in command[1:]))
+    assert not work.path.exists()
+    assert git(desk.repo, "branch", "--list", "work/*") == ""
+    await desk.works.sweep()
+    assert await desk.works.works() == []
+
+
 async def test_names_that_meet(desk: Desk) -> None:
     """Were two texts to have one slug, the second would not get the first one's work."""
     work = await desk.work()
