@@ -23,6 +23,10 @@ DONE: Final = "end_turn"
 """The stop reason of an agent that came to its own end."""
 LONGEST: Final = 200_000
 """Characters of an agent's last message; of more, the end is kept."""
+_REMOVED: Final = (
+    "nothing had been done in the work, so its worktree and branch are removed again; the same "
+    "call makes them anew"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Ask:
 class Ending:
     """How a run ended. ``stop_reason`` is the agent's, or ours: ``died``, ``failed``,
     ``interrupted``; ``error`` says why then. ``state`` is ``None`` where git cannot tell it;
-    ``unknown`` says why."""
+    ``unknown`` says why. ``removed``: no agent came to work, and the work is gone again."""
 
     stop_reason: str
     last_message: str = ""
@@ -58,6 +62,7 @@ class Ending:
     continued: Continued | None = None
     state: WorkState | None = None
     unknown: str = ""
+    removed: bool = False
 
 
 def finished(
@@ -84,7 +89,9 @@ def finished(
     }
     if ending.error:
         about["error"] = ending.error
-    if state is None:
+    if ending.removed:
+        about |= {"commits": [], "dirty": False, "error": f"{ending.error}; {_REMOVED}"}
+    elif state is None:
         why = ending.unknown or "git gave no answer"
         about["unknown"] = (
             f"head, commits and dirty are not known: {why}. Do not take the work for clean: when "

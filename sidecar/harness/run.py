@@ -77,6 +77,8 @@ class Run:
     task: asyncio.Task[None] | None = None
     agent: Cancellable | None = None
     """While it has a prompt."""
+    opened: bool = False
+    """An agent had a session in the work."""
     cancelling: bool = False
     interrupted: bool = False
     """The sidecar ends."""

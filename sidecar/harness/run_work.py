@@ -124,6 +124,13 @@ class Worker:
         except OSError as error:
             log.warning("work %s: its run cannot be remembered: %s", memory.name.key, error)
 
+    async def _forget(self, run: Run) -> None:
+        """What is remembered goes with the work; this process still knows the answer."""
+        try:
+            await asyncio.to_thread(self._memories.delete, run.key)
+        except OSError as error:
+            log.warning("work %s: its run cannot be forgotten: %s", run.key, error)
+
     # ------------------------------------------------------------------------------ the agent
 
     async def _worked(self, run: Run, work: Work, memory: Memory | None) -> tuple[Ending, str]:
@@ -132,8 +139,12 @@ class Worker:
         try:
             began = await self._began(run, work, earlier)
         except AgentError as error:
+            failed = _failed(error)
+            if work.new and not run.opened and await self._works.discard(run.key):
+                log.info("work %s: no agent came to work in it; it is removed", run.key)
+                return replace(failed, removed=True), earlier
             state, unknown = await self._state(run)
-            return replace(_failed(error), state=state, unknown=unknown), earlier
+            return replace(failed, state=state, unknown=unknown), earlier
         occupant, agent = began.occupant, began.occupant.agent
         ending: Ending | None = None
         try:
@@ -194,10 +205,12 @@ class Worker:
             spans = ears.attend(run)
             opened = await occupant.agent.open(earlier or None)
         except BaseException:
+            run.opened = bool(occupant.agent.session)
             if token is not None:
                 self._tokens.revoke(token)
             await self._agents.stop(occupant)
             raise
+        run.opened = True
         anew: Continued | None = None if work.new else "summary"
         return _Began(occupant, spans, anew if opened.how == "new" else opened.how, token)
 
@@ -292,6 +305,9 @@ class Worker:
             ended=self._clock(),
             episodes=memory.episodes if memory is not None else (),
         )
+        if ending.removed:
+            await self._forget(run)
+            return answer
         await self._keep(remembered.with_episode(run.text, ending.last_message, ending.stop_reason))
         return answer
 

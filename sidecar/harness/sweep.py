@@ -21,7 +21,7 @@ from sidecar.harness.worktree import Worktree
 from sidecar.harness.worktree_contents import Changed, look, remove
 from sidecar.harness.worktree_guard import Reason, Refused, check_git_file
 
-__all__ = ["Candidate", "Kept", "Sweep", "judge", "recover", "take"]
+__all__ = ["Candidate", "Kept", "Sweep", "judge", "judge_untouched", "recover", "take"]
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,26 @@ def judge(worktree: Worktree, base_ref: str, usage: Usage | None) -> Candidate:
     if there:
         look(worktree.repository, worktree.path, head)
     return Candidate(head, base, base_ref, there)
+
+
+def judge_untouched(worktree: Worktree, usage: Usage) -> Candidate:
+    """Whether nothing was done in a work since it was made. Its commit is still its base's, so
+    that no commit is lost with its branch. Raises Refused when anything says otherwise."""
+    if not worktree.guard():
+        raise Refused(Reason.MISSING, "its directory is gone")
+    _check_unused(usage, worktree.path)
+    began, base_ref = worktree.record.base, worktree.record.base_ref
+    head = worktree.check_quiet()
+    if head != began:
+        raise Refused(Reason.CHANGED_MEANWHILE, "its branch moved")
+    if base_ref == worktree.key.branch or worktree.repository.commit(base_ref) != began:
+        raise Refused(Reason.CHANGED_MEANWHILE, "its base moved since it was made")
+    dirt = worktree.quick_dirt(worktree.path, head)
+    if dirt is not None:
+        raise Refused(Reason.DIRTY, dirt)
+    worktree.check_staged(head)
+    look(worktree.repository, worktree.path, head)
+    return Candidate(head, began, base_ref, there=True)
 
 
 def take(worktree: Worktree, candidate: Candidate, put: Put) -> None:

@@ -27,7 +27,7 @@ from sidecar.harness.git_fetch import FetchError, fetch, pin_remote
 from sidecar.harness.handover import Owner, closed
 from sidecar.harness.naming import WorkKey, WorkName, slug
 from sidecar.harness.records import Records, Stage, WorkRecord
-from sidecar.harness.sweep import Candidate, Kept, Sweep, judge, recover, take
+from sidecar.harness.sweep import Candidate, Kept, Sweep, judge, judge_untouched, recover, take
 from sidecar.harness.sweep_usage import Usage
 from sidecar.harness.works_adopt import found_on_disk
 from sidecar.harness.worktree import PRIVATE, WorkState, Worktree, new_admin
@@ -387,6 +387,30 @@ class Works:
             record = replace(record, stage=Stage.READY, head="")
             self._records.put(record)
         return self._work(record)
+
+    async def discard(self, key: WorkKey) -> bool:
+        """Remove a work in which nothing was ever done; whether it is gone. What the sweep
+        would not see as untouched stays, and so does one whose base moved since it was made.
+        Whoever asks uses the work."""
+        try:
+            return await self._in_thread(self._discard, key)
+        except (Refused, GitError, OSError) as error:
+            log.info("work %s stays: %s", key, error)
+            return False
+
+    def _discard(self, key: WorkKey) -> bool:
+        record = self._records.get(key)
+        if record is None or record.stage is not Stage.READY or not record.base:
+            return False
+        if key.checkout not in self._repositories:
+            return False
+        worktree = self._worktree(record)
+
+        def untouched() -> Candidate:
+            return judge_untouched(worktree, Usage())
+
+        self._take(worktree, self._refusing(untouched))
+        return True
 
     # ----------------------------------------------------------------------------- looking
 
