@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -111,6 +111,7 @@ class Agent:
                 spec.cwd,
                 heard=agent._heard,
                 ended=agent._ended,
+                secrets=_told(spec.mcp_servers),
             )
         except (SpawnError, ProfileError) as error:
             raise AgentFailed(spec.harness, "spawn", str(error)) from None
@@ -439,6 +440,11 @@ class Agent:
 
     def _finish(self, error: AgentError) -> None:
         self._over = error
+        if error.reason != "stopped" and log.isEnabledFor(logging.DEBUG):
+            # It prints requests, keys and code there: for whoever looks for a fault, and at no
+            # level that is on by itself.
+            words = self._process.last_words()
+            log.debug("%s: the end of its stderr: %s", self._spec.harness, words or "(nothing)")
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(error)
@@ -478,3 +484,15 @@ class Agent:
         if not self._running or self._silent or self._session.waiting:
             return 0.0
         return _now() - self._frame_at
+
+
+def _told(servers: Sequence[JsonObject]) -> list[str]:
+    """The tokens that it is given for MCP servers, with the word before them and without."""
+    found: list[str] = []
+    for server in servers:
+        headers = server.get("headers")
+        for header in headers if isinstance(headers, list) else []:
+            value = header.get("value") if isinstance(header, dict) else None
+            if isinstance(value, str):
+                found += [value, value.rpartition(" ")[2]]
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sidecar.children import Child, spawn
@@ -21,6 +21,8 @@ _FRESH = 1.0
 """Seconds: how old a look at the process table may be."""
 _SECRET = 6
 """Variables shorter than this are no secrets that could be found again in a text."""
+_SAID = 4_000
+"""Characters of its last words in a log."""
 
 
 class Process:
@@ -36,11 +38,12 @@ class Process:
         env: Mapping[str, str],
         heard: Callable[[bytes], None],
         ended: Callable[[Epitaph], None],
+        secrets: Iterable[str] = (),
     ) -> None:
         self.pid = child.pid
         self._child = child
         self._born = time.monotonic()
-        self._secrets = sorted({v for v in env.values() if len(v) >= _SECRET}, key=len)[::-1]
+        self._secrets = _secrets((*env.values(), *secrets))
         self._heard = heard
         self._ended = ended
         self._stopping = False
@@ -56,12 +59,14 @@ class Process:
         *,
         heard: Callable[[bytes], None],
         ended: Callable[[Epitaph], None],
+        secrets: Iterable[str] = (),
     ) -> Process:
-        """In a session and process group of its own. Raises SpawnError."""
+        """In a session and process group of its own. ``secrets`` it is told in another way than
+        by ``env``. Raises SpawnError."""
         child = await spawn(
             command, env=env, cwd=cwd, name=name, called="coding agent", adopts=True
         )
-        return cls(child, env, heard, ended)
+        return cls(child, env, heard, ended, secrets)
 
     def write(self, data: bytes) -> bool:
         """Hand it over; false when so much waits already that it surely does not read."""
@@ -82,11 +87,24 @@ class Process:
 
     def tail(self) -> str:
         """The end of its stderr, without the values of its environment. It may hold other
-        secrets: for a person at a terminal of theirs, and never for a log."""
+        secrets: for a person at a terminal of theirs, and never for a log but as
+        ``last_words``."""
         text = self._child.tail()
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
+
+    def last_words(self) -> str:
+        """``tail`` as one line of at most ``_SAID`` characters, for the log of somebody who has
+        asked for everything. What could be the rest of a secret that was cut is not in it."""
+        text = self.tail()
+        if text.startswith("…"):
+            text = text[1 + max(map(len, self._secrets), default=0) :]
+        shown = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode()
+            for each in text.strip()[-_SAID:]
+        )
+        return shown[-_SAID:]
 
     async def stop(self, grace: float) -> None:
         """End it, and all of it. Never longer than twice ``grace`` and two seconds. Idempotent."""
@@ -120,3 +138,9 @@ class Process:
                 self._heard(data)
                 # A reader with data at hand does not wait: others would never come to run.
                 await asyncio.sleep(0)
+
+
+def _secrets(values: Iterable[str]) -> list[str]:
+    """What is not to be shown, the longest first; of a key of many lines each line, too."""
+    found = {part for value in values for part in (value, *value.splitlines())}
+    return sorted((part for part in found if len(part) >= _SECRET), key=len, reverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import time
@@ -50,6 +51,42 @@ async def test_a_crash_in_the_middle_is_told_with_what_was_said(tmp_path: Path) 
         with pytest.raises(AgentGone):
             await agent.prompt("more")
         await agent.cancel()
+
+
+KEY = "-----BEGIN\nbase64-of-the-key\n-----END"
+LINES = "a=hunter2-in-a-variable\nb=base64-of-the-key\nc=t0ken-of-the-run\x1b[2J\nENOMEM\n"
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+async def test_its_last_words_are_in_the_log_at_debug_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    caplog.set_level(level, "sidecar.harness.agent")
+    headers = [{"name": "Authorization", "value": "Bearer t0ken-of-the-run"}]
+    spec = AgentSpec(
+        "x",
+        PROFILE,
+        ("/bin/sh", "-c", f"printf %s '{LINES}' >&2; exit 7"),
+        tmp_path,
+        {"TOKEN": "hunter2-in-a-variable", "KEY": KEY},
+        ({"type": "http", "name": "s", "url": "http://127.0.0.1:1/", "headers": headers},),
+    )
+    with pytest.raises(AgentGone, match="left 4 lines on stderr"):
+        await Agent.start(spec, Ear())
+    told = [each.getMessage() for each in caplog.records if "stderr" in each.getMessage()]
+    wanted = r"x: the end of its stderr: a=***\nb=***\nc=***\x1b[2J\nENOMEM"
+    assert told == ([wanted] if level == logging.DEBUG else [])
+
+
+async def test_its_last_words_are_bounded(tmp_path: Path) -> None:
+    """What is left of a secret at the cut is not shown, either."""
+    secret = "s" * 30_000
+    async with running(tmp_path, env={"TOKEN": secret}) as (agent, _):
+        await agent.prompt(script({"stderr": secret, "times": 3}, {"say": "x"}))
+        await until(lambda: agent.stderr_tail.startswith("…"))
+        words = agent._process.last_words()
+        assert len(words) <= 4_000
+        assert "s" not in words
 
 
 async def test_a_signal_is_told(tmp_path: Path) -> None:
