@@ -212,7 +212,8 @@ class Box:
         """What agents were told, message by message."""
         if not self.log.exists():
             return []
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        # The last line may still be written.
+        return [json.loads(line) for line in self.log.read_text().split("\n")[:-1]]
 
     def prompts(self) -> list[str]:
         return [
