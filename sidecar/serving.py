@@ -21,6 +21,8 @@ log = logging.getLogger("sidecar")
 
 JOIN_WAIT = 1.0
 """Seconds to find out whether a sidecar is there to join."""
+COLLECT_AFTER = 4000
+"""New objects after which the collector looks for cycles among them."""
 
 
 async def serve(
@@ -57,6 +59,9 @@ async def serve(
     # What start-up made lives as long as the process: the collector need not look at it again.
     gc.collect()
     gc.freeze()
+    # Looked for every 700 objects, as is usual, cycles cost each call under load 8 % more: what
+    # is in the middle of running is looked at over and over. A call leaves next to none.
+    gc.set_threshold(COLLECT_AFTER, 10, 10)
     watching = asyncio.create_task(_reload_on(app, read, again, files))
     try:
         await stop.wait()
