@@ -17,6 +17,7 @@ from tests.harness.kit import repository
 from tests.kit.running import Sidecar
 from tests.page.browser import PHONE, Browser
 from tests.page.conftest import SERVER, Agent, World, config, token, world_of
+from tests.page.test_answering import read
 
 FILE = """
 apiVersion: sidecar/v1
@@ -186,11 +187,18 @@ def test_works_of_coding_agents(tmp_path: Path, browser: Browser) -> None:
         for text in ("claude in billing", "asked by agent", "work/claude/agent/fix-login"):
             assert text in row.text
         assert str(tmp_path / "worktrees") in row.text
-        (waits,) = world.waiting()
-        assert world.ask("POST", f"/v1/calls/{waits['id']}/approve", "bob", {})[0] == 200
-        browser.gone(".rows .chip.warn")
-        call.result(60)
+        browser.press("1")
+        assert browser.one(".call h2", "claude__execute")
+        for text in ("coding-agents/execute", "fix-login", "ls"):
+            browser.one(".call", text)
+        read(browser)
+        browser.click(".approve")
+        status, answer = call.result(60)
+        assert (status, answer["structuredContent"]["asks"][0]["answer"]) == (200, "allow")
+        browser.one(".notice", "Approved claude__execute")
+        browser.js("location.hash = '#/works'")
         browser.one(".rows .chip", "idle")
+        assert browser.all(".rows .chip.warn") == []
 
 
 def test_labels_as_they_come(own: World, browser: Browser) -> None:
