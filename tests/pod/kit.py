@@ -23,7 +23,7 @@ NOTES: dict[str, Any] = {
     "trusted": True,
 }
 LONG = os.environ.get("SIDECAR_POD_LONG") == "1"
-"""As the issue has it: 500 calls a second, and what is measured is held to it. Without, the same
+"""500 calls a second, and what is measured is held to it. Without, the same
 at what a busy machine can do."""
 RATE = float(os.environ.get("SIDECAR_POD_RATE", "500" if LONG else "100"))
 """Calls a second."""
