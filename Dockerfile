@@ -40,7 +40,8 @@ RUN groupadd --gid 10001 sidecar \
 COPY --from=build /opt/sidecar /opt/sidecar
 COPY k8s/image/sidecar.yaml /etc/sidecar/sidecar.yaml
 # The root file system may be read-only: what is written is in /run/sidecar, /var/lib/sidecar and /tmp.
-ENV PATH=/opt/sidecar/bin:/usr/local/bin:/usr/bin:/bin \
+# With the folders of sbin: groupadd, dpkg's helpers and iptables-restore, in the stages below.
+ENV PATH=/opt/sidecar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     SIDECAR_CONFIG=/etc/sidecar/sidecar.yaml
 WORKDIR /var/lib/sidecar
@@ -77,9 +78,12 @@ USER 10001:10001
 # For k8s/overlays/enforce: an init container that writes packet filter rules.
 FROM slim AS fence
 USER 0:0
+COPY k8s/image/sbom.py /tmp/image/
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends iptables \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* \
+ && /opt/sidecar/bin/python /tmp/image/sbom.py --debian /var/lib/dpkg/status > /opt/sidecar/sbom.cdx.json \
+ && rm -r /tmp/image
 LABEL org.opencontainers.image.title="mcp-sidecar-fence"
 ENTRYPOINT []
 CMD ["sh", "/fence/fence.sh"]

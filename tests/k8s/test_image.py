@@ -90,10 +90,29 @@ def test_it_runs_as_nobody_by_the_console_script() -> None:
     assert f'licenses="{project["license"]}"' in labels
 
 
+def test_every_image_finds_its_programs_and_has_a_bill_of_its_own() -> None:
+    """An ENV is for the stages below too: Debian's programs of root are in sbin."""
+    (path,) = [
+        match[1]
+        for word, rest in stages()["slim"]
+        if word == "ENV" and (match := re.search(r"\bPATH=(\S+)", rest))
+    ]
+    assert {"/opt/sidecar/bin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} <= set(path.split(":"))
+    for name in ("full", "fence"):
+        (made,) = [rest for word, rest in stages()[name] if word == "RUN" and "apt-get" in rest]
+        bills = [rest for word, rest in stages()[name] if word == "RUN" and "sbom.py" in rest]
+        assert "> /opt/sidecar/sbom.cdx.json" in bills[-1], name
+        # After what is installed, or the bill leaves it out.
+        if bills[-1] == made:
+            assert made.index("apt-get install") < made.index("sbom.py"), name
+
+
 def test_its_own_configuration_loads() -> None:
     loaded = load(IMAGE / "sidecar.yaml", environ={"PATH": "/usr/bin"})
     assert str(loaded.health) == "0.0.0.0:8810"
     assert str(loaded.admin.listen) == "unix:/run/sidecar/private/admin.sock"
+    # Kubernetes ends a pod after 30 s where its manifest says nothing.
+    assert loaded.drain_grace + 10 <= 30
     (made,) = [rest for word, rest in stages()["slim"] if word == "RUN"]
     assert "/run/sidecar /var/lib/sidecar" in made
 

@@ -4,6 +4,7 @@
 # outside is answered (probes of the kubelet). May be run again. Fails where a rule cannot be set,
 # and then the pod does not start.
 set -eu
+PATH=$PATH:/usr/sbin:/sbin
 SIDECAR=${SIDECAR_UID:-10001}
 PORT=${SIDECAR_PORT:-8808}
 
