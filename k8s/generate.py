@@ -234,7 +234,12 @@ def _template(document: dict[str, object]) -> str:
         rest = _dump({key: value for key, value in document.items() if key != "data"})
         if names[name] == "config":
             return "data:\n  sidecar.yaml: {{ .Values.config | toJson }}\n" + rest
-        return f"data:\n  {{{{- .Values.{names[name]} | toYaml | nindent 2 }}}}\n" + rest
+        # Quoted: `--set inject.cpu=1` is a number, and data of a ConfigMap is text.
+        every = f"{{{{- range $key, $text := .Values.{names[name]} }}}}"
+        return (
+            f"data:\n{every}\n  {{{{ $key }}}}: {{{{ toString $text | toJson }}}}\n{{{{- end }}}}\n"
+            + rest
+        )
     text = _dump(_blocks(document))
     if "{{" in text:
         raise ValueError(f"{name}: braces that Helm would read")

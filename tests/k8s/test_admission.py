@@ -153,6 +153,7 @@ def test_what_the_pod_shares(what: str, validating: Json, params: Json) -> None:
         ({"securityContext": {"runAsUser": 10001}}, "10001"),
         ({"securityContext": {"privileged": True}}, "capabilities"),
         ({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}, "capabilities"),
+        ({"securityContext": {"capabilities": {"add": ["SETUID"]}}}, "capabilities"),
     ],
 )
 def test_an_agent_that_could_get_at_it(
@@ -178,6 +179,28 @@ def test_the_uid_of_the_pod_counts_where_a_container_says_none(
     del pod["spec"]["containers"][0]["securityContext"]["runAsUser"]
     (message,) = admission.validate(validating, pod, params, REQUIRED)
     assert "10001" in message
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        {},
+        {"runAsUser": 0, "allowPrivilegeEscalation": False},
+        # Whom the image says: perhaps the sidecar's own uid.
+        {"allowPrivilegeEscalation": False},
+        {"runAsUser": 10003},
+    ],
+)
+def test_behind_the_fence_nobody_can_become_the_sidecar(
+    security: Json, validating: Json, params: Json
+) -> None:
+    pod = copy.deepcopy(kit.pod("overlays/enforce"))
+    pod["spec"]["containers"][0]["securityContext"] = security
+    (message,) = admission.validate(validating, pod, params, ENABLED)
+    assert "the fence tells by its uid" in message
+    # Without a fence it is Pod Security's to say.
+    pod["spec"]["initContainers"] = [kit.sidecar(pod["spec"])]
+    assert admission.validate(validating, pod, params, ENABLED) == []
 
 
 def test_bindings_name_their_policies_and_fail_closed() -> None:

@@ -74,5 +74,12 @@ def test_values_reach_the_manifests(tmp_path: Path) -> None:
     assert {kind for kind, _ in found} == {"ConfigMap", "ServiceAccount"}
 
 
+def test_what_looks_like_a_number_is_text(tmp_path: Path) -> None:
+    told = helm(tmp_path, "template", "x", str(CHART), "--set", "inject.cpu=1,inject.memory=2e8")
+    data = by_name(list(yaml.safe_load_all(told)))["ConfigMap", "sidecar-inject"]["data"]
+    assert (data["cpu"], data["image"]) == ("1", "mcp-sidecar:0.1.0")
+    assert all(isinstance(each, str) for each in data.values())
+
+
 def test_helm_has_nothing_to_say_against_it(tmp_path: Path) -> None:
     assert "0 chart(s) failed" in helm(tmp_path, "lint", "--strict", str(CHART))

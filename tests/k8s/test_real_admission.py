@@ -55,7 +55,10 @@ def cases() -> list[tuple[Json, Json]]:
         "volumeMounts": [{"name": "sidecar-secrets", "mountPath": "/s"}],
     }
     mount = {"volumeMounts": [{"name": "sidecar-run", "mountPath": "/r"}]}
+    fenced = copy.deepcopy(kit.pod("overlays/enforce"))
+    fenced["spec"]["containers"][0]["securityContext"] = {"runAsUser": 0}
     return [
+        (fenced, ENABLED),
         (sample(), ENABLED),
         (sample(), REQUIRED),
         (sample(None), ENABLED),
