@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -52,6 +53,7 @@ ROOT_CONTAINERS = {
         "DAC_OVERRIDE",
     ],
 }
+HAVE_SECRETS = ("overlays/postgres", "overlays/coding-agents")
 RESTRICTED_VOLUMES = {"configMap", "secret", "projected", "emptyDir", "persistentVolumeClaim"}
 
 
@@ -109,7 +111,10 @@ def test_the_sidecar_is_a_native_one_with_probes_and_resources(folder: str) -> N
     assert {each["port"] for each in probes.values()} == {int(port)}
     assert [each["containerPort"] for each in sidecar["ports"]] == [int(port)]
     # It has to be through with its calls before the kubelet's patience is.
-    assert float(config["drain"]["grace"].removesuffix("s")) < spec["terminationGracePeriodSeconds"]
+    grace = float(config["drain"]["grace"].removesuffix("s"))
+    assert grace + 10 <= spec["terminationGracePeriodSeconds"]
+    # A pod of somebody's own may say nothing, which is 30 s.
+    assert grace + 10 <= 30
 
 
 @pytest.mark.parametrize("folder", PODS)
@@ -260,6 +265,33 @@ def test_the_kustomization_of_the_docs(tmp_path: Path) -> None:
     assert {each["metadata"]["namespace"] for each in made} == {"agents"}
     (config,) = [each for each in made if each["metadata"]["name"] == "sidecar-config"]
     assert "tickets" in config["data"]["sidecar.yaml"]
+    # What injection puts in, and what admission asks for, is the image that the component has.
+    (inject,) = [each for each in made if each["metadata"]["name"] == "sidecar-inject"]
+    assert inject["data"]["image"] == sidecar["image"]
+    assert inject["data"]["memoryLimit"] == sidecar["resources"]["limits"]["memory"]
+
+
+def test_secrets_that_overlays_need_are_told() -> None:
+    """Every Secret, and every file of `sidecar-secrets`, without which a pod would not start."""
+    page = (kit.ROOT / "docs" / "kubernetes.md").read_text()
+    rows = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if "|" in line}
+    needed = 0
+    for folder in PODS:
+        told = rows[folder.removeprefix("overlays/")] if folder in HAVE_SECRETS else ""
+        spec = kit.pod(folder)["spec"]
+        names = {
+            (each["valueFrom"]["secretKeyRef"]["name"], each["valueFrom"]["secretKeyRef"]["key"])
+            for container in kit.containers(spec)
+            for each in container.get("env", [])
+            if "secretKeyRef" in each.get("valueFrom", {})
+        }
+        text = kit.config_maps(folder)["sidecar-config"]["sidecar.yaml"]
+        values = " ".join(each.get("value", "") for each in kit.sidecar(spec)["env"])
+        files = set(re.findall(r"/secrets/([\w.-]+)", f"{text} {values}")) - {"token"}
+        for word in (*(each for pair in names for each in pair), *files):
+            assert f"`{word}`" in told, (folder, word)
+            needed += 1
+    assert needed >= 8
 
 
 def test_the_policy_that_mutates_is_not_there_before_its_time() -> None:
