@@ -46,6 +46,7 @@ peers: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.peers.postgres
 	@$(BIN)/python -m tests.peers.chromium
 	@$(BIN)/python -m tests.peers.iptables
+	@-$(BIN)/python tests/peers/prometheus.py
 
 bench: $(VENV)/.installed-test peers
 	$(BIN)/python -m bench
