@@ -93,10 +93,19 @@ def mutate(policy: Json, pod: Json, params: Json | None) -> Json:
     return pod
 
 
-def validate(policy: Json, pod: Json, params: Json, namespace: Json) -> list[str]:
-    """The messages of what does not hold."""
+def validate(
+    policy: Json, pod: Json, params: Json, namespace: Json, before: Json | None = None
+) -> list[str]:
+    """The messages of what does not hold; an update has a pod that was there before."""
     spec = policy["spec"]
-    given: Json = {"object": pod, "params": params, "namespaceObject": namespace, "variables": {}}
+    given: Json = {
+        "object": pod,
+        "oldObject": before,
+        "request": {"operation": "UPDATE" if before else "CREATE"},
+        "params": params,
+        "namespaceObject": namespace,
+        "variables": {},
+    }
     for variable in spec["variables"]:
         given["variables"][variable["name"]] = evaluated(variable["expression"], given)
     return [

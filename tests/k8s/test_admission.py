@@ -203,6 +203,28 @@ def test_behind_the_fence_nobody_can_become_the_sidecar(
     assert admission.validate(validating, pod, params, ENABLED) == []
 
 
+def test_a_pod_from_before_is_not_held_up(validating: Json, params: Json) -> None:
+    """A Job's controller takes its finalizer off: refused, the pod and its Job would never end."""
+    before = sample(None)
+    before["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
+    after = sample(None)
+    assert admission.validate(validating, after, params, REQUIRED, before) == []
+    after["spec"]["ephemeralContainers"] = [{"name": "d", "image": "x:1"}]
+    assert len(admission.validate(validating, after, params, REQUIRED, before)) == 1
+    # Who is labelled later has no sidecar either.
+    assert len(admission.validate(validating, sample(), params, ENABLED, sample(None))) == 1
+
+
+def test_the_label_that_the_network_policy_knows_stays(validating: Json, params: Json) -> None:
+    pod = copy.deepcopy(kit.pod("overlays/example"))
+    before = copy.deepcopy(pod)
+    del pod["metadata"]["labels"]["mcp-sidecar/inject"]
+    for old in (None, before):
+        (message,) = admission.validate(validating, pod, params, REQUIRED, old)
+        assert "NetworkPolicy" in message
+    assert admission.validate(validating, pod, params, ENABLED) == []
+
+
 def test_bindings_name_their_policies_and_fail_closed() -> None:
     for kind in ("Mutating", "Validating"):
         policy = kit.one("inject", f"{kind}AdmissionPolicy")

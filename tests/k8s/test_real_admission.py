@@ -57,8 +57,12 @@ def cases() -> list[tuple[Json, Json]]:
     mount = {"volumeMounts": [{"name": "sidecar-run", "mountPath": "/r"}]}
     fenced = copy.deepcopy(kit.pod("overlays/enforce"))
     fenced["spec"]["containers"][0]["securityContext"] = {"runAsUser": 0}
+    unlabelled = copy.deepcopy(kit.pod("overlays/example"))
+    del unlabelled["metadata"]["labels"]["mcp-sidecar/inject"]
     return [
         (fenced, ENABLED),
+        (unlabelled, ENABLED),
+        (unlabelled, REQUIRED),
         (sample(), ENABLED),
         (sample(), REQUIRED),
         (sample(None), ENABLED),
