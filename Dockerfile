@@ -70,7 +70,7 @@ COPY k8s/image/sbom.py /tmp/image/
 RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm \
  && ln -s ../lib/node_modules/npm/bin/npx-cli.js /usr/local/bin/npx \
  && ln -s /opt/tools/bin/uv /opt/tools/bin/uvx /usr/local/bin/ \
- && /opt/sidecar/bin/python /tmp/image/sbom.py --debian /var/lib/dpkg/status --python /opt/tools --node /usr/local/lib/node_modules > /opt/sidecar/sbom.cdx.json \
+ && /opt/sidecar/bin/python /tmp/image/sbom.py --debian /var/lib/dpkg/status --python /opt/tools --node /usr/local/lib/node_modules --program "node=$(node --version)" > /opt/sidecar/sbom.cdx.json \
  && rm -r /tmp/image
 LABEL org.opencontainers.image.title="mcp-sidecar-full"
 USER 10001:10001

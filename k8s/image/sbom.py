@@ -1,14 +1,16 @@
 """A bill of materials of the image, as CycloneDX 1.6 on stdout.
 
 What is in it: the Python packages of the running environment (and of ``--python`` folders), the
-Debian packages of a dpkg status file, and the npm packages below a ``node_modules``. Standard
-library only; it is run while the image is built, and says the same for the same content.
+Debian packages of a dpkg status file, the npm packages below a ``node_modules``, and what no
+package manager knows: the running Python, and what ``--program`` names. Standard library only; it
+is run while the image is built, and says the same for the same content.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -82,16 +84,26 @@ def node(modules: Path) -> Iterator[Component]:
         yield component("node", name, version, purl, licence if isinstance(licence, str) else None)
 
 
+def programs(named: list[str]) -> Iterator[Component]:
+    """The running interpreter, and each NAME=VERSION; a ``v`` before the number is dropped."""
+    for each in (f"python={platform.python_version()}", *named):
+        name, _, version = each.partition("=")
+        version = version.removeprefix("v")
+        purl = f"pkg:generic/{quote(name)}@{quote(version)}"
+        yield component("program", name, version, purl, None)
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--debian", type=Path, help="such as /var/lib/dpkg/status")
     parser.add_argument("--python", type=Path, action="append", default=[], help="an environment")
     parser.add_argument("--node", type=Path, help="a node_modules")
+    parser.add_argument("--program", action="append", default=[], help="NAME=VERSION")
     asked = parser.parse_args(arguments)
     folders = [sysconfig.get_path("purelib")]
     for environment in asked.python:
         folders += [str(each) for each in sorted(environment.glob("lib/python3*/site-packages"))]
-    found = list(python(folders))
+    found = [*python(folders), *programs(asked.program)]
     if asked.debian:
         found += debian(asked.debian)
     if asked.node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -155,7 +156,7 @@ def test_bill_of_materials(tmp_path: Path) -> None:
     )
     (npm / "node_modules/@a/b/package.json").write_text('{"name": "@a/b", "version": "1.0.0"}')
     command = [sys.executable, str(IMAGE / "sbom.py"), "--debian", str(status)]
-    command += ["--node", str(tmp_path / "node_modules")]
+    command += ["--node", str(tmp_path / "node_modules"), "--program", "node=v22.20.0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)
     bill = json.loads(done.stdout)
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
@@ -164,5 +165,10 @@ def test_bill_of_materials(tmp_path: Path) -> None:
     assert f"pkg:pypi/aiohttp@{version('aiohttp')}" in purls
     assert "pkg:deb/debian/git@1%3A2.39.5-0%2Bdeb12u2?arch=amd64" in purls
     assert {"pkg:npm/npm@10.9.3", "pkg:npm/%40a/b@1.0.0"} <= set(purls)
+    # Neither of the two is a package of Debian's there, and both have holes that are looked for.
+    assert {"pkg:generic/node@22.20.0", f"pkg:generic/python@{platform.python_version()}"} <= set(
+        purls
+    )
+    assert '--program "node=$(node --version)"' in TEXT
     assert not any("gone" in each for each in purls)
     assert done.stdout == subprocess.run(command, capture_output=True, text=True, check=True).stdout
