@@ -128,4 +128,4 @@ def test_the_api_server_sees_it_as_we_do(program: Path) -> None:
         refused += bool(denied)
         assert theirs["denied"] == denied
         assert without_nothing(theirs["pod"]["spec"]) == without_nothing(ours["spec"])
-    assert (injected, refused) == (3, 10)
+    assert (injected, refused) == (3, 12)
