@@ -162,6 +162,12 @@ def test_an_agent_that_could_get_at_it(
     assert word in refused(validating, params, change, name="agent")
 
 
+def test_the_nodes_files_are_no_way_in(validating: Json, params: Json) -> None:
+    volumes = copy.deepcopy(kit.pod("overlays/example")["spec"]["volumes"])
+    volumes.append({"name": "node", "hostPath": {"path": "/var/lib/kubelet"}})
+    assert "hostPath" in refused(validating, params, {"volumes": volumes})
+
+
 def test_a_debug_container_is_no_way_in(validating: Json, params: Json) -> None:
     debug = {
         "name": "d",

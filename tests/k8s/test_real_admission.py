@@ -75,6 +75,7 @@ def cases() -> list[tuple[Json, Json]]:
         (changed({"image": "nginx:1"}, "sidecar"), REQUIRED),
         (changed({"restartPolicy": None}, "sidecar"), REQUIRED),
         (changed({"shareProcessNamespace": True}), REQUIRED),
+        (changed({"volumes": [{"name": "n", "hostPath": {"path": "/"}}]}), REQUIRED),
         (changed({"ephemeralContainers": [debug]}), REQUIRED),
         (changed(mount, "agent"), REQUIRED),
         (changed({"securityContext": {"runAsUser": 10001}}, "agent"), REQUIRED),
@@ -128,4 +129,4 @@ def test_the_api_server_sees_it_as_we_do(program: Path) -> None:
         refused += bool(denied)
         assert theirs["denied"] == denied
         assert without_nothing(theirs["pod"]["spec"]) == without_nothing(ours["spec"])
-    assert (injected, refused) == (3, 12)
+    assert (injected, refused) == (3, 13)
