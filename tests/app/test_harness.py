@@ -176,7 +176,10 @@ async def test_killed_in_mid_prompt_nothing_is_left_and_nothing_lost(
         assert not left, [processes.command_line(pid) for pid in left]
     assert (place.worktree("fix-login") / "half.txt").read_text() == "half"
     with sidecar_of(place) as sidecar:
-        assert "its run was interrupted" in sidecar.log()
+        end = time.monotonic() + PATIENCE
+        while "its run was interrupted" not in sidecar.log():  # It listens before it has looked.
+            assert time.monotonic() < end, sidecar.log()
+            await asyncio.sleep(0.05)
         answer = await ask(sidecar, script({"say": "on we go"}), "fix-login")
         assert answer["continued"] in ("resumed", "loaded")
         assert answer["dirty"] is True
