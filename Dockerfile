@@ -36,7 +36,7 @@ RUN groupadd --gid 10001 sidecar \
  && install -d -o 10001 -g 10001 -m 0700 /run/sidecar /var/lib/sidecar \
  && install -d /etc/sidecar \
  && python -m pip uninstall --yes pip \
- && rm -rf /usr/local/lib/python3.11/ensurepip /root/.cache
+ && rm -rf /usr/local/lib/python3.11/ensurepip "$HOME/.cache"
 COPY --from=build /opt/sidecar /opt/sidecar
 COPY k8s/image/sidecar.yaml /etc/sidecar/sidecar.yaml
 # The root file system may be read-only: what is written is in /run/sidecar, /var/lib/sidecar and /tmp.
