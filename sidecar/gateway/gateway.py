@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal, TypeAlias, cast
 
 from sidecar.catalog import Catalog, Untold, View
@@ -71,12 +72,17 @@ class Gateway:
             "prompts/get": self._requests.get_prompt,
             "resources/read": self._requests.read_resource,
             "resources/subscribe": self._requests.subscribe,
-            "resources/unsubscribe": self._spanned(
-                "resources/unsubscribe", self._requests.unsubscribe
-            ),
             "completion/complete": self._requests.complete,
-            "logging/setLevel": self._spanned("logging/setLevel", self._requests.set_level),
-            "ping": self._spanned("ping", self._ping),
+        }
+        # What is no call has the one span that it gets here, however it ends.
+        no_calls: dict[str, _Handler] = {
+            "resources/unsubscribe": self._requests.unsubscribe,
+            "logging/setLevel": self._requests.set_level,
+            "ping": self._ping,
+        }
+        no_calls |= {method: partial(self._list, method) for method in KIND}
+        self._no_calls = {
+            method: self._spanned(method, handler) for method, handler in no_calls.items()
         }
 
     # ------------------------------------------------------------------------ what is asked
@@ -107,17 +113,15 @@ class Gateway:
             except (Unroutable, Untold, Rejection) as failure:
                 self._missed(method, caller, failure)
                 raise
-        if method in KIND:
-            return await self._list(method, params, caller)
+        handler = self._no_calls.get(method)
+        if handler is not None:
+            return await handler(params, caller)
         raise method_not_found(method)
 
     async def _list(self, method: str, params: JsonObject, caller: Caller) -> Fields:
-        async def page(params: JsonObject, caller: Caller) -> Fields:
-            if caller.server is not None and not self.sees(caller.server, caller):
-                raise _no_server(caller.server)
-            return await self._lists.page(method, params, caller)
-
-        return await self._spanned(method, page)(params, caller)
+        if caller.server is not None and not self.sees(caller.server, caller):
+            raise _no_server(caller.server)
+        return await self._lists.page(method, params, caller)
 
     def _spanned(self, method: str, handler: _Handler) -> _Handler:
         """The same with a span around it, for what is no call."""

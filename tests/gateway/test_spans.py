@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sidecar.config import CaptureConfig, ParkingConfig, TelemetryConfig
-from sidecar.events import Bus, CallFinished
+from sidecar.events import Bus, CallFinished, RequestFinished
 from sidecar.gateway import Gateway
 from sidecar.model import NO_TRACE, Era, JsonObject, RpcError, TraceContext, Unavailable, Unroutable
 from sidecar.ports.tracer import CURRENT, SpanKind, Value
@@ -273,3 +273,23 @@ async def test_what_a_call_began_works_for_nobody_when_it_is_over(bus: Bus, trac
     await server.left
     assert seen == [tracer.started[0].context, NO_TRACE]
     await gateway.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("logging/setLevel", {"level": "loud"}),
+        ("resources/unsubscribe", {}),
+        ("tools/list", {"cursor": "made up"}),
+    ],
+)
+async def test_a_refused_request_that_is_no_call_is_told_once(
+    bus: Bus, tracer: Spans, method: str, params: JsonObject
+) -> None:
+    told: list[RequestFinished] = []
+    bus.listen(RequestFinished, told.append)
+    gateway = Gateway(CONFIG, bus, tracer=tracer)
+    with pytest.raises(RpcError):
+        await gateway.request(method, params, caller())
+    assert [(each.name, each.ended) for each in tracer.started] == [(method, ["-32602"])]
+    assert [(each.method, each.error) for each in told] == [(method, "-32602")]
