@@ -13,12 +13,11 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sidecar import __version__
+from sidecar import __version__, logs
 from sidecar.config import Config
-from sidecar.events import AdminActed, Bus, Decided, Event, ParkedAnswered, ParkedChanged
+from sidecar.events import AdminActed, Bus, Decided, ParkedAnswered, ParkedChanged
 from sidecar.model import JsonObject
 from sidecar.telemetry.worker import Worker
 from sidecar.wire import json
@@ -181,7 +180,7 @@ class Audit:
             said["labels"] = decision.labels
         if event.phase == "call":
             said["arguments"] = event.arguments()
-        self._put(self._record("decision", **said, **_trace(event)))
+        self._put(self._record("decision", **said, **logs.ids(event.trace)))
 
     def _acted(self, event: AdminActed) -> None:
         self._put(
@@ -212,7 +211,7 @@ class Audit:
                 revision=event.revision,
                 definition=event.definition,
                 arguments=event.arguments,
-                **_trace(event),
+                **logs.ids(event.trace),
             )
         )
 
@@ -235,9 +234,9 @@ class Audit:
             )
 
     def _record(self, kind: str, **said: object) -> bytes:
-        at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="microseconds")
+        at = logs.moment(self._clock())
         known = {key: value for key, value in said.items() if value not in ("", ())}
-        return json.encode({"kind": kind, "at": at[:-6] + "Z", **self._stamp, **known})
+        return json.encode({"kind": kind, "at": at, **self._stamp, **known})
 
     # ----------------------------------------------------------------------------- writing
 
@@ -348,11 +347,3 @@ def configured(config: Config, bus: Bus, otlp: Trail | None) -> Audit | None:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
-
-
-def _trace(event: Event) -> dict[str, str]:
-    """Trace and span of a ``traceparent`` (W3C): ``00-TRACE-SPAN-FLAGS``."""
-    parts = event.trace.traceparent.split("-")
-    if len(parts) < 4 or len(parts[1]) != 32:
-        return {}
-    return {"trace_id": parts[1], "span_id": parts[2]}
