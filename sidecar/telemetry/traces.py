@@ -25,11 +25,6 @@ from sidecar.telemetry.tracer import KeepingTracer
 log = logging.getLogger("sidecar.telemetry")
 
 OTLP: Final = "otlp"
-_PROTOCOLS: Final[Mapping[str, str]] = {
-    "otlp_proto_http": settings.HTTP,
-    "otlp_proto_grpc": settings.GRPC,
-}
-"""What the SDK for Python calls them."""
 
 
 def exporters(signal: Signal, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -68,13 +63,14 @@ class Traces:
         )
 
     def _add(self, name: str, environ: Mapping[str, str]) -> None:
-        protocol = _PROTOCOLS.get(name)
-        if name == OTLP:
-            protocol = settings.protocol("traces", environ)
-        if protocol == settings.HTTP:
-            self._add_http(environ)
+        # Imported where telemetry is on: what finds others' exporters costs memory.
+        from sidecar.telemetry.apart import foreign
+
+        exporter = foreign("traces", name, environ)
+        if exporter:
+            self._add_sdk(exporter, environ)
         else:
-            self._add_sdk("otlp_proto_grpc" if protocol == settings.GRPC else name, environ)
+            self._add_http(environ)
 
     def _add_http(self, environ: Mapping[str, str]) -> None:
         about = settings.settings("traces", environ)
