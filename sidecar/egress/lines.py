@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from sidecar.model import Decision
+from sidecar.policy.lines import beside
 
 log = logging.getLogger("sidecar.egress")
 
@@ -29,24 +30,7 @@ class Lines:
                 log.info("connect to %s for %s: denied by %s", where, who, decision.rule)
         elif not self._new(reason, target, who, decision):
             return
-        if decision.mode == "audit":
-            log.info(
-                "connect to %s for %s: in force it would be %s by %s",
-                where,
-                who,
-                decision.would or "allow",
-                decision.would_rule or decision.rule,
-            )
-        if decision.error is not None:
-            error = decision.error
-            log.warning(
-                "rule %s failed at %s:%d:%d: %s",
-                error.rule or decision.rule,
-                error.file or "its policy",
-                error.line,
-                error.column,
-                error.message,
-            )
+        beside(log, f"connect to {where} for {who}", decision)
 
     def _new(self, reason: str, target: str, who: str, decision: Decision) -> bool:
         if decision.mode != "audit" and decision.error is None:

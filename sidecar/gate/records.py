@@ -16,6 +16,7 @@ from typing import Final
 from sidecar.events import Bus, Decided
 from sidecar.gate import spans
 from sidecar.model import Call, Caller, Decision, JsonObject, Phase
+from sidecar.policy.lines import beside
 from sidecar.ports.tracer import Tracer
 from sidecar.wire import json
 
@@ -113,25 +114,7 @@ def _log(phase: Phase, call: Call, caller: Caller, decision: Decision) -> None:
     if decision.decision != "allow":
         verb = "denied" if decision.decision == "deny" else "held for approval"
         log.info("%s of %s for %s: %s by %s", phase, what, who, verb, decision.rule)
-    if decision.mode == "audit":
-        log.info(
-            "%s of %s for %s: in force it would be %s by %s",
-            phase,
-            what,
-            who,
-            decision.would or "allow",
-            decision.would_rule or decision.rule,
-        )
-    if decision.error is not None:
-        error = decision.error
-        log.warning(
-            "rule %s failed at %s:%d:%d: %s",
-            error.rule or decision.rule,
-            error.file or "its policy",
-            error.line,
-            error.column,
-            error.message,
-        )
+    beside(log, f"{phase} of {what} for {who}", decision)
 
 
 class Inputs:
