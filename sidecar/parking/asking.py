@@ -12,6 +12,7 @@ from sidecar.config import ParkingConfig
 from sidecar.model import Admitted, Call, Caller, Decision, Kind
 from sidecar.parking.claim import Claim, hide, shown
 from sidecar.parking.record import Parked, State
+from sidecar.ports.tracer import sampled
 from sidecar.wire import json
 
 
@@ -90,5 +91,4 @@ def record(
 
 def _kept(caller: Caller) -> str:
     """The ``traceparent`` that a record keeps of whoever asks: none of a span that nobody has."""
-    parent = caller.trace.traceparent
-    return parent if parent[54:55] and int(parent[53:55], 16) & 1 else ""
+    return caller.trace.traceparent if sampled(caller.trace) else ""
