@@ -59,13 +59,14 @@ class Current:
 CURRENT: Final = Current()
 
 
-_ODD: Final = frozenset("13579bdf")
+SAMPLED: Final = frozenset("13579bdf")
+"""The last hex digit of a ``traceparent`` whose flags have ``sampled`` among them (W3C)."""
 
 
 def sampled(context: TraceContext) -> bool:
     """Whether the trace is kept by those along the way who keep it at all (the flag
     ``sampled``)."""
-    return context.traceparent[54:55] in _ODD
+    return context.traceparent[54:55] in SAMPLED
 
 
 class Span(Protocol):

@@ -12,7 +12,7 @@ from typing import Final
 import sidecar
 from sidecar import logs
 from sidecar.events import CallFinished
-from sidecar.ports.tracer import CURRENT
+from sidecar.ports.tracer import CURRENT, sampled
 from sidecar.semconv import Key, Mcp
 from sidecar.telemetry import resource
 from sidecar.telemetry.apart import foreign
@@ -130,7 +130,7 @@ class LogsExport:
                 {key: value for key, value in said.items() if value != ""},
                 ids.get("trace_id", ""),
                 ids.get("span_id", ""),
-                event.trace.traceparent.endswith("01"),
+                sampled(event.trace),
                 CALL,
             )
         )
@@ -191,6 +191,6 @@ class _Handler(logging.Handler):
                 said,
                 ids.get("trace_id", ""),
                 ids.get("span_id", ""),
-                trace.traceparent.endswith("01"),
+                sampled(trace),
             )
         )

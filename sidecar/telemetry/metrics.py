@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from sidecar.ports.tracer import SAMPLED
+
 T = TypeVar("T")
 
 Values: TypeAlias = tuple[str, ...]
@@ -129,7 +131,7 @@ class Histogram(Instrument):
         bucket = bisect_left(self.bounds, seconds)
         series.counts[bucket] += 1
         series.total += seconds
-        if traceparent and traceparent[-2:] == "01":
+        if traceparent and traceparent[54:55] in SAMPLED:
             trace, span = traceparent[3:35], traceparent[36:52]
             series.exemplars[bucket] = (seconds, trace, span, time.time())
 

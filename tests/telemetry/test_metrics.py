@@ -152,6 +152,15 @@ def test_only_spans_that_are_kept_are_exemplars() -> None:
     assert (SECONDS[bucket], value, trace, span) == (0.5, 0.5, TRACE, "b7ad6b7169203331")
 
 
+def test_a_span_is_kept_whatever_its_other_flags_are() -> None:
+    """03 is sampled, and its trace id random (W3C trace context, level 2)."""
+    histogram = Histogram("x", "s", "X.")
+    histogram.record((), 0.5, KEPT.traceparent[:-2] + "02")
+    assert histogram.series[()].exemplars == {}
+    histogram.record((), 0.5, KEPT.traceparent[:-2] + "03")
+    assert len(histogram.series[()].exemplars) == 1
+
+
 # ----------------------------------------------------------------------------- the events
 
 
