@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import sys
 from typing import TYPE_CHECKING
 
 from sidecar.cli import common
@@ -69,8 +68,7 @@ def _ask(arguments: argparse.Namespace) -> AdminClient | None:
 
 
 def _failed(error: Exception) -> int:
-    print(f"sidecar calls: {common.cell(error)}", file=sys.stderr)
-    return 1
+    return common.failed("calls", error)
 
 
 def listing(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,32 @@ def admin_client(config: Config, timeout: float = 30.0) -> AdminClient:
         return AdminClient(address, token=token, timeout=timeout)
     except ValueError as error:
         raise AdminError(f"admin.token_file: {error}") from None
+
+
+def failed(noun: str, error: BaseException) -> int:
+    """Print why a verb of ``noun`` came to nothing, on stderr; the exit code. What strangers wrote
+    may be quoted in it: it cannot steer the terminal, nor forge a line."""
+    print(f"sidecar {noun}: {cell(str(error))}", file=sys.stderr)
+    return 1
+
+
+def asked(
+    arguments: argparse.Namespace,
+    noun: str,
+    question: Callable[[AdminClient], int],
+    timeout: float = 30.0,
+) -> int:
+    """Put a question to the running sidecar: what it returns is the exit code. ``timeout`` is in
+    seconds, for one answer. A refusal, or nobody there, is printed, and is exit code 1."""
+    from sidecar.admin.client import AdminError
+
+    config = load_config(arguments, asks=True)
+    if config is None:
+        return BAD_CONFIG
+    try:
+        return question(admin_client(config, timeout))
+    except AdminError as error:
+        return failed(noun, error)
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> None:

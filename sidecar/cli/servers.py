@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sidecar.cli import common
@@ -122,20 +121,6 @@ def _options(arguments: argparse.Namespace) -> dict[str, object]:
     return options
 
 
-def _asked(arguments: argparse.Namespace, question: Callable[[AdminClient], int]) -> int:
-    """Put a question to the running sidecar; its refusal is printed, and is exit code 1."""
-    from sidecar.admin.client import AdminError
-
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        return question(common.admin_client(config))
-    except AdminError as error:
-        print(f"sidecar servers: {error}", file=sys.stderr)
-        return 1
-
-
 def list_servers(arguments: argparse.Namespace) -> int:
     """Ask the admin API and print."""
 
@@ -150,7 +135,7 @@ def list_servers(arguments: argparse.Namespace) -> int:
         common.show(servers, arguments.json, head)
         return 0
 
-    return _asked(arguments, question)
+    return common.asked(arguments, "servers", question)
 
 
 def add_server(arguments: argparse.Namespace) -> int:
@@ -175,7 +160,7 @@ def add_server(arguments: argparse.Namespace) -> int:
             print(f"sidecar servers add: {each}", file=sys.stderr)
         return 0
 
-    return _asked(arguments, question)
+    return common.asked(arguments, "servers", question)
 
 
 def remove_server(arguments: argparse.Namespace) -> int:
@@ -186,7 +171,7 @@ def remove_server(arguments: argparse.Namespace) -> int:
         print(f"{arguments.name}: removed")
         return 0
 
-    return _asked(arguments, question)
+    return common.asked(arguments, "servers", question)
 
 
 def reconcile(arguments: argparse.Namespace) -> int:
@@ -205,4 +190,4 @@ def reconcile(arguments: argparse.Namespace) -> int:
         print("; ".join(words) or "nothing changed")
         return 0
 
-    return _asked(arguments, question)
+    return common.asked(arguments, "servers", question)

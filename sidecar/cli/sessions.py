@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sidecar.cli import common
+
+if TYPE_CHECKING:
+    from sidecar.admin.client import AdminClient
+    from sidecar.model import JsonObject
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,20 +39,19 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def list_sessions(arguments: argparse.Namespace) -> int:
     """Ask and print."""
-    from sidecar.admin.client import AdminError
 
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        client = common.admin_client(config)
+    def question(client: AdminClient) -> int:
         sessions, labels = client.sessions(), client.labels()
-    except AdminError as error:
-        print(f"sidecar sessions: {error}", file=sys.stderr)
-        return 1
-    if arguments.json:
-        print(common.dumps({"sessions": sessions, "labels": labels}))
+        if arguments.json:
+            print(common.dumps({"sessions": sessions, "labels": labels}))
+        else:
+            _show(sessions, labels)
         return 0
+
+    return common.asked(arguments, "sessions", question)
+
+
+def _show(sessions: list[JsonObject], labels: list[JsonObject]) -> None:
     if not sessions:
         print("no sessions", file=sys.stderr)
     common.show(
@@ -62,7 +65,6 @@ def list_sessions(arguments: argparse.Namespace) -> int:
     if sessions and rows:
         print()
     common.show(rows, False, ("principal", "label", "session", "until", "brought_by"))
-    return 0
 
 
 def _session(of: dict[str, object]) -> dict[str, object]:
@@ -98,14 +100,9 @@ def _row(principal: str, label: dict[str, object]) -> dict[str, object]:
 
 def clear(arguments: argparse.Namespace) -> int:
     """Ask for it."""
-    from sidecar.admin.client import AdminError
 
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        common.admin_client(config).clear_labels(arguments.principal)
-    except AdminError as error:
-        print(f"sidecar sessions: {error}", file=sys.stderr)
-        return 1
-    return 0
+    def question(client: AdminClient) -> int:
+        client.clear_labels(arguments.principal)
+        return 0
+
+    return common.asked(arguments, "sessions", question)

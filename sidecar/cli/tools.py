@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from sidecar.cli import agent, common
+
+if TYPE_CHECKING:
+    from sidecar.admin.client import AdminClient
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -74,8 +78,7 @@ def tools(arguments: argparse.Namespace) -> int:
                 print(f"sidecar tools: no server {arguments.server!r}: {there}", file=sys.stderr)
                 return 1
     except (AdminError, agent.AgentError) as error:
-        print(f"sidecar tools: {error}", file=sys.stderr)
-        return 1
+        return common.failed("tools", error)
     if not arguments.json:
         listed = [{**tool, "read_only": hint(tool, "read_only")} for tool in listed]
     common.show(
@@ -89,23 +92,18 @@ def tools(arguments: argparse.Namespace) -> int:
 
 def pins(arguments: argparse.Namespace) -> int:
     """``sidecar tools pins``."""
-    from sidecar.admin.client import AdminError
 
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        listed = common.admin_client(config).pins()
-    except AdminError as error:
-        print(f"sidecar tools: {error}", file=sys.stderr)
-        return 1
-    if not arguments.json:
-        listed = [
-            {**row, "digest": str(row["digest"])[:12], "pinned": _short(row.get("pinned"))}
-            for row in listed
-        ]
-    common.show(listed, arguments.json, ("name", "changed", "pinned", "digest"))
-    return 0
+    def question(client: AdminClient) -> int:
+        listed = client.pins()
+        if not arguments.json:
+            listed = [
+                {**row, "digest": str(row["digest"])[:12], "pinned": _short(row.get("pinned"))}
+                for row in listed
+            ]
+        common.show(listed, arguments.json, ("name", "changed", "pinned", "digest"))
+        return 0
+
+    return common.asked(arguments, "tools", question)
 
 
 def _short(digest: object) -> str | None:
@@ -114,22 +112,16 @@ def _short(digest: object) -> str | None:
 
 def pin(arguments: argparse.Namespace) -> int:
     """``sidecar tools pin``."""
-    from sidecar.admin.client import AdminError
-
     if bool(arguments.names) == arguments.all:
         print("sidecar tools pin: name the tools, or say --all", file=sys.stderr)
         return 2
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        pinned = common.admin_client(config).pin(None if arguments.all else arguments.names)
-    except AdminError as error:
-        print(f"sidecar tools: {error}", file=sys.stderr)
-        return 1
-    for name in pinned:
-        print(f"pinned {common.cell(name)}")
-    return 0
+
+    def question(client: AdminClient) -> int:
+        for name in client.pin(None if arguments.all else arguments.names):
+            print(f"pinned {common.cell(name)}")
+        return 0
+
+    return common.asked(arguments, "tools", question)
 
 
 def hint(tool: dict[str, object], key: str) -> object:

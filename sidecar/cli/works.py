@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sidecar.cli import common
+
+if TYPE_CHECKING:
+    from sidecar.admin.client import AdminClient
+    from sidecar.model import JsonObject
 
 SWEEPING = 1800.0
 """Seconds that a sweep may take: it fetches, and reads every file of what it removes."""
@@ -40,39 +44,33 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def list_works(arguments: argparse.Namespace) -> int:
     """Ask and print."""
-    from sidecar.admin.client import AdminError
-
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        works = common.admin_client(config).works()
-    except AdminError as error:
-        print(f"sidecar works: {error}", file=sys.stderr)
-        return 1
     head = ("harness", "checkout", "principal", "work", "state", "branch", "path")
-    common.show(works, arguments.json, head, "no works")
-    return 0
+
+    def question(client: AdminClient) -> int:
+        common.show(client.works(), arguments.json, head, "no works")
+        return 0
+
+    return common.asked(arguments, "works", question)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Ask for it and tell what became of each."""
-    from sidecar.admin.client import AdminError
 
-    config = common.load_config(arguments, asks=True)
-    if config is None:
-        return common.BAD_CONFIG
-    try:
-        swept = common.admin_client(config, SWEEPING).sweep(dry_run=arguments.dry_run)
-    except AdminError as error:
-        print(f"sidecar works: {error}", file=sys.stderr)
-        return 1
-    if arguments.json:
-        print(common.dumps(swept))
+    def question(client: AdminClient) -> int:
+        swept = client.sweep(dry_run=arguments.dry_run)
+        if arguments.json:
+            print(common.dumps(swept))
+        else:
+            _show(swept, arguments.dry_run)
         return 0
+
+    return common.asked(arguments, "works", question, SWEEPING)
+
+
+def _show(swept: JsonObject, dry_run: bool) -> None:
     removed = cast("list[object]", swept.get("removed") or [])
     kept = cast("list[dict[str, object]]", swept.get("kept") or [])
-    word = "would remove" if arguments.dry_run else "removed"
+    word = "would remove" if dry_run else "removed"
     for path in removed:
         print(f"{word} {common.cell(path)}")
     for each in kept:
@@ -80,4 +78,3 @@ def sweep(arguments: argparse.Namespace) -> int:
         print("kept {} ({}): {}".format(*told))
     if not removed and not kept:
         print("no works", file=sys.stderr)
-    return 0
