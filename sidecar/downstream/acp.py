@@ -15,6 +15,7 @@ from typing import Final, Literal, cast
 from sidecar.config.types import Limits
 from sidecar.downstream.acp_prompt import task_of
 from sidecar.downstream.acp_updates import Teller, history
+from sidecar.harness.run_editor import PERMISSION, UPDATE
 from sidecar.mcp import meta
 from sidecar.mcp.errors import Rejection, invalid_params, invalid_request
 from sidecar.model import (
@@ -53,8 +54,6 @@ MOST_ASKS: Final = 64
 """Questions of ours that one connection may owe answers to."""
 
 NOT_FOUND: Final = -32002
-UPDATE: Final = "session/update"
-PERMISSION: Final = "session/request_permission"
 _CANCEL: Final = "$/cancel_request"
 _OURS: Final = {
     "session/set_mode": "in which mode the agent works, the sidecar says: one in which it asks",
@@ -356,7 +355,9 @@ class Editor:
     def ask(self, opened: Opened, params: JsonObject) -> tuple[int, bytes]:
         """``session/request_permission``: its id, and the message. Raises Rejection."""
         if len(self._asked) >= MOST_ASKS:
-            raise Rejection(-32603, f"the editor owes answers to {MOST_ASKS} questions already")
+            raise Rejection(
+                jsonrpc.INTERNAL_ERROR, f"the editor owes answers to {MOST_ASKS} questions already"
+            )
         id_, self._next = self._next, self._next + 1
         self._asked.add(id_)
         sent: JsonObject = {"sessionId": opened.about.id, **params}

@@ -16,8 +16,6 @@ from typing import Final, TypeAlias, cast
 from sidecar.config.types import Limits
 from sidecar.downstream.acp import (
     NOT_FOUND,
-    PERMISSION,
-    UPDATE,
     Begin,
     Editor,
     Listing,
@@ -39,7 +37,7 @@ from sidecar.downstream.pipes import Write
 from sidecar.downstream.running import Answer, Crowd, Running
 from sidecar.events import Bus, ParkedChanged
 from sidecar.gateway import Gateway
-from sidecar.harness.run_editor import answer_of, question
+from sidecar.harness.run_editor import ANSWERED, ASKED, PERMISSION, UPDATE, answer_of, question
 from sidecar.mcp import errors, rounds
 from sidecar.model import (
     SIDECAR_META,
@@ -334,9 +332,9 @@ class EditorServer:
         if method == UPDATE:
             for line in self._editor.update(opened, cast("JsonObject", params["update"])):
                 self.push(line)
-        elif method == "sidecar/asked":
+        elif method == ASKED:
             self._questions[str(params["id"])] = opened, str(params["tool"])
-        elif method == "sidecar/answered":
+        elif method == ANSWERED:
             self._questions.pop(str(params["id"]), None)
 
     def _parked(self, event: ParkedChanged) -> None:

@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol
 from sidecar.config import HarnessConfig
 from sidecar.harness.answers import Ask
 from sidecar.harness.naming import WorkKey, WorkName
+from sidecar.harness.run_editor import ANSWERED, ASKED
 from sidecar.harness.works import Work
 from sidecar.model import Ask as AskClient
 from sidecar.model import Caller, Client, Fields, JsonObject, Principal, TraceContext
@@ -18,9 +19,6 @@ from sidecar.ports.tracer import Span
 __all__ = ["Question", "Run", "RunState", "Waiter"]
 
 RunState = Literal["queued", "starting", "working", "over"]
-ASKED: Final = "sidecar/asked"
-ANSWERED: Final = "sidecar/answered"
-"""What editors are told of the agent's questions, beside ``session/update``."""
 MOST_ASKS: Final = 500
 """Questions of one run that its answer tells; the newest of more."""
 QUIET: Final = 0.2

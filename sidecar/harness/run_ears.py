@@ -41,7 +41,7 @@ _LEAVING: Final = 5.0
 class Ears:
     """An agent's listener, for all the runs that it has one after the other.
 
-    ``gone`` is true once its process has ended, by itself or by our doing.
+    ``is_gone`` is true once its process has ended without our doing.
     """
 
     def __init__(

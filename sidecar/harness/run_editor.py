@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from sidecar.model import Ask, Fields, JsonObject, RpcError
+from sidecar.model import SIDECAR_META, Ask, Fields, JsonObject, RpcError
+from sidecar.wire import jsonrpc
 
 if TYPE_CHECKING:
     from sidecar.harness.run import Run
     from sidecar.harness.session_asks import PermissionRequest
 
-__all__ = ["PERMISSION", "UPDATE", "answer_of", "asking", "question"]
+__all__ = ["ANSWERED", "ASKED", "PERMISSION", "UPDATE", "answer_of", "asking", "question"]
 
 UPDATE: Final = "session/update"
 PERMISSION: Final = "session/request_permission"
-_GONE: Final = -32603
+ASKED: Final = "sidecar/asked"
+ANSWERED: Final = "sidecar/answered"
+"""What ``Caller.notify`` is told of the agent's questions, beside ``UPDATE``: never sent on."""
 _OPTIONS: Final = (
     {"optionId": "allow", "name": "Allow once", "kind": "allow_once"},
     {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
@@ -31,7 +34,7 @@ def asking(run: Run, request: PermissionRequest, call: str) -> Ask | None:
     async def ask(method: str, params: JsonObject) -> Fields:
         editor = run.editor()
         if editor is None:
-            raise RpcError(_GONE, "the editor has gone")
+            raise RpcError(jsonrpc.INTERNAL_ERROR, "the editor has gone")
         asked = question(request.tool_call, params.get("message"), call)
         return answer_of(await editor(PERMISSION, asked))
 
@@ -52,7 +55,7 @@ def question(tool_call: JsonObject, message: object, call: str) -> JsonObject:
             *(cast("list[object]", content) if isinstance(content, list) else []),
         ],
     }
-    meta: JsonObject = {"sidecar/call": call}
+    meta: JsonObject = {SIDECAR_META + "call": call}
     return {"toolCall": shown, "options": [dict(option) for option in _OPTIONS], "_meta": meta}
 
 
