@@ -19,7 +19,7 @@ from sidecar.telemetry.metrics_events import Meters
 from sidecar.telemetry.metrics_store import MeasuredStore
 from sidecar.telemetry.otlp.batches import Batches
 from sidecar.telemetry.prometheus import Page
-from sidecar.telemetry.resource import INSTANCE
+from sidecar.telemetry.resource import INSTANCE, said
 from sidecar.telemetry.traces import exporters
 
 if TYPE_CHECKING:
@@ -149,17 +149,13 @@ def _sums(asked: Mapping[str, Iterable[Callable[[], int]]]) -> Gauged:
 def _target(name: str, environ: Mapping[str, str]) -> Mapping[str, object]:
     """Who tells, for the page. What only the SDK can detect is in OTLP alone: the page must not
     cost its megabytes."""
-    said = dict(
-        entry.strip().partition("=")[::2]
-        for entry in text("OTEL_RESOURCE_ATTRIBUTES", environ).split(",")
-        if "=" in entry
-    )
+    named = said(environ)
     own = text("OTEL_SERVICE_NAME", environ)
     return {
-        "service.name": own or said.get("service.name", name),
+        "service.name": own or named.get("service.name", name),
         "service.version": __version__,
         "service.instance.id": INSTANCE,
-    } | {key: value for key, value in said.items() if key != "service.name"}
+    } | {key: value for key, value in named.items() if key != "service.name"}
 
 
 def _exports(

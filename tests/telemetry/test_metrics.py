@@ -25,7 +25,8 @@ from sidecar.events import (
     ToolsChanged,
 )
 from sidecar.model import State, TraceContext
-from sidecar.telemetry import metrics_events
+from sidecar.telemetry import metrics_events, resource
+from sidecar.telemetry.measures import Measures
 from sidecar.telemetry.metrics import OTHER, OVERFLOW, SECONDS, Histogram, Known, Registry, by
 from sidecar.telemetry.metrics_events import Meters
 from sidecar.telemetry.prometheus import Page, accepted, name_of
@@ -376,14 +377,14 @@ async def test_families_have_types_units_and_help(bus: Bus, registry: Registry) 
 
 
 async def test_who_tells(registry: Registry) -> None:
-    resource: dict[str, object] = {
+    about: dict[str, object] = {
         "service.name": "desk",
         "service.tags": ["a", "b"],
         "some.flag": True,
         "some-flag": "same label",
         "1st": 1,
     }
-    text = (await Page(registry, resource).read()).decode()
+    text = (await Page(registry, about).read()).decode()
     [info] = [family for family in plain_text(text) if family.name == "target_info"]
     assert info.samples[0].labels == {
         "service_name": "desk",
@@ -391,6 +392,23 @@ async def test_who_tells(registry: Registry) -> None:
         "some_flag": "same label",
         "_1st": "1",
     }
+
+
+async def test_the_page_says_who_tells_as_the_exporters_do(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "team = a%2C%20b, service.name=the%20desk ,no pair"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", said)
+    measures = Measures("sidecar", bus, {"OTEL_RESOURCE_ATTRIBUTES": said})
+    text = (await measures.page.read()).decode()
+    [info] = [family for family in plain_text(text) if family.name == "target_info"]
+    labels = info.samples[0].labels
+    assert (labels["team"], labels["service_name"]) == ("a, b", "the desk")
+    exported = resource.attributes("sidecar", {"OTEL_RESOURCE_ATTRIBUTES": said})
+    assert {name.replace(".", "_"): exported[name] for name in ("team", "service.name")} == {
+        name: labels[name] for name in ("team", "service_name")
+    }
+    await measures.close()
 
 
 async def test_many_series_let_others_have_their_turn() -> None:
