@@ -19,6 +19,7 @@ from sidecar import logs
 from sidecar.config import LogConfig
 from sidecar.events import Bus, CallFinished
 from sidecar.telemetry.worker import Worker
+from sidecar.wire.visible import visible
 
 NAME: Final = "sidecar.access"
 EVERY: Final = 0.1
@@ -165,7 +166,7 @@ class AccessLog:
             self._written.put(logs.encoded(said))
         else:
             at = datetime.fromtimestamp(now).strftime("%H:%M:%S")
-            self._written.put(f"{at} INFO {NAME}: {printable(text)}")
+            self._written.put(f"{at} INFO {NAME}: {visible(text)}")
         if self._sink is not None:
             self._sink.access(event, text)
 
@@ -204,8 +205,3 @@ def attributes(event: CallFinished) -> dict[str, str | float | int]:
 def clipped(target: str) -> str:
     """A target that is not longer than a line should be."""
     return target if len(target) <= LONGEST_TARGET else target[:LONGEST_TARGET] + "…"
-
-
-def printable(text: str) -> str:
-    """Control characters of strangers cannot steer a terminal, nor begin a line of their own."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -211,8 +211,8 @@ async def test_a_call_at_a_terminal_cannot_steer_it(restored: None) -> None:
     event = call(target="file:///\x1b[2J\nnext", kind="resource", outcome="rpc_error", error="-3")
     [line] = await lines_of(event, LogConfig(access=True), Terminal())
     assert line[8:] == (
-        " INFO sidecar.access: tools/call file:///?[2J?next for agent: rpc_error (-3) in 30 ms; "
-        "allow by default"
+        " INFO sidecar.access: tools/call file:///\\u001b[2J\\nnext for agent: rpc_error (-3) "
+        "in 30 ms; allow by default"
     )
 
 
