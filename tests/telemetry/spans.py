@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.telemetry.receiver import attributes
+
 KINDS = {1: "internal", 2: "server", 3: "client"}
 
 
@@ -39,21 +41,10 @@ class Got:
     raw: Span = field(repr=False)
 
 
-def value_of(value: Any) -> Any:
-    which = value.WhichOneof("value")
-    if which == "array_value":
-        return [value_of(each) for each in value.array_value.values]
-    return getattr(value, which) if which else None
-
-
-def attributes_of(pairs: Any) -> dict[str, Any]:
-    return {pair.key: value_of(pair.value) for pair in pairs}
-
-
 def spans_of(request: ExportTraceServiceRequest) -> list[Got]:
     found = []
     for whole in request.resource_spans:
-        about = attributes_of(whole.resource.attributes)
+        about = attributes(whole.resource.attributes)
         for scope in whole.scope_spans:
             for span in scope.spans:
                 found.append(
@@ -63,7 +54,7 @@ def spans_of(request: ExportTraceServiceRequest) -> list[Got]:
                         span.trace_id.hex(),
                         span.span_id.hex(),
                         span.parent_span_id.hex(),
-                        attributes_of(span.attributes),
+                        attributes(span.attributes),
                         [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
                         span.status.code == 2,
                         span.status.message,
