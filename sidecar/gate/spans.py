@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from sidecar.model import Call, Caller, Decision, Phase
-from sidecar.ports.tracer import Tracer, sampled
+from sidecar.ports.tracer import Span, Tracer, sampled
 from sidecar.semconv import Key, Names
 
 
@@ -17,6 +17,17 @@ def wanted(phase: Phase, caller: Caller, decision: Decision) -> bool:
         or decision.decision != "allow"
         or bool(decision.rules or decision.audited or decision.labels or decision.error)
     )
+
+
+def said(span: Span, decision: Decision) -> None:
+    """Say what policy said, and what it would have said were all of its rules in force."""
+    span.set(Key.DECISION, decision.decision)
+    span.set(Key.RULE, decision.rule)
+    if decision.revision:
+        span.set(Key.REVISION, decision.revision)
+    if decision.would is not None:
+        span.set(Key.WOULD, decision.would)
+        span.set(Key.WOULD_RULE, decision.would_rule)
 
 
 def decided(
@@ -39,15 +50,9 @@ def decided(
         span.set(Key.KIND, call.kind.value)
         if again:
             span.set(Key.AGAIN, True)
-        span.set(Key.DECISION, decision.decision)
-        span.set(Key.RULE, decision.rule)
+        said(span, decision)
         if decision.rules:
             span.set(Key.RULES, decision.rules)
-        if decision.revision:
-            span.set(Key.REVISION, decision.revision)
-        if decision.would is not None:
-            span.set(Key.WOULD, decision.would)
-            span.set(Key.WOULD_RULE, decision.would_rule)
         if decision.labels:
             span.set(Key.LABELS, decision.labels)
         error = decision.error

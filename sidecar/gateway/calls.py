@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from sidecar.config import Retry
 from sidecar.events import AttemptFinished, Bus, CallFinished
+from sidecar.gate.spans import said
 from sidecar.gateway import spans
 from sidecar.gateway.answers import outcome, received, stamped
 from sidecar.gateway.capture import Capture
@@ -123,7 +124,7 @@ class Calls:
                 admitted = await self._gate.admit(call, caller)
             run.decision = admitted.decision
             if span.sampled:
-                spans.decided(span, admitted.decision)
+                said(span, admitted.decision)
             if isinstance(admitted, Refused):
                 return _refused(admitted, call, run)
             if not await self._outdated(call, admitted):

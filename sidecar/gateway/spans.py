@@ -8,7 +8,6 @@ from sidecar.config import ServerConfig
 from sidecar.model import (
     Call,
     Caller,
-    Decision,
     Kind,
     Notify,
     RequestId,
@@ -75,17 +74,6 @@ def peer(span: Span, config: ServerConfig) -> None:
     if host:
         span.set(Mcp.SERVER_ADDRESS, host)
         span.set(Mcp.SERVER_PORT, port or (443 if parts.scheme == "https" else 80))
-
-
-def decided(span: Span, decision: Decision) -> None:
-    """Say what policy said, and what it would have said were all of its rules in force."""
-    span.set(Key.DECISION, decision.decision)
-    span.set(Key.RULE, decision.rule)
-    if decision.revision:
-        span.set(Key.REVISION, decision.revision)
-    if decision.would is not None:
-        span.set(Key.WOULD, decision.would)
-        span.set(Key.WOULD_RULE, decision.would_rule)
 
 
 def error_type(failure: BaseException) -> str:
