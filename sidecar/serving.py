@@ -150,16 +150,19 @@ async def serve_acp(
     """Serve the editor at standard input until that ends. As ``serve_stdio``.
 
     Raises:
-        StartError: there is no such harness, where this process serves alone.
-        JoinError: the sidecar that is there cannot be joined, or has gone.
+        StartError: there is no such harness, where this process serves alone; or the sidecar
+            that is there cannot be joined, or has gone.
     """
     from sidecar.downstream import acp_join
 
     if join is not None and await _listening(join[0], socket):
         log.info("joined the sidecar at %s", join[0] if socket is None else f"unix:{socket}")
-        await acp_join.run_joined(
-            join[0], harness, join[1], limit=config.limits.line, socket=socket
-        )
+        try:
+            await acp_join.run_joined(
+                join[0], harness, join[1], limit=config.limits.line, socket=socket
+            )
+        except acp_join.JoinError as error:
+            raise StartError(str(error)) from error
         return 0
     if harness not in config.harnesses:
         there = ", ".join(config.harnesses) or "none"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import TYPE_CHECKING
 
 from sidecar.cli import agent, common
-from sidecar.cli.run import loop_argument, loop_runner
+from sidecar.cli.run import loop_argument
+from sidecar.cli.stdio import Join, Serving, joined_or_alone
+
+if TYPE_CHECKING:
+    from sidecar.config import Config
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,21 +33,10 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def acp(arguments: argparse.Namespace) -> int:
     """Join, or serve alone."""
-    config = common.load_config(arguments)
-    if config is None:
-        return common.BAD_CONFIG
-    from sidecar.app import StartError
-    from sidecar.downstream.acp_join import JoinError
-    from sidecar.logs import configure
-    from sidecar.serving import serve_acp
 
-    configure(config.log)
-    try:
-        where = None if arguments.alone else agent.address(arguments, config)
-        join = (where.base, where.headers()) if where is not None else None
-        socket = where.socket if where is not None else None
-        runner = loop_runner(arguments.loop)
-        return runner.run(serve_acp(config, arguments.harness, join=join, socket=socket))
-    except (StartError, agent.AgentError, JoinError) as error:
-        print(f"sidecar acp: {error}", file=sys.stderr)
-        return error.code if isinstance(error, StartError) else 1
+    def serving(config: Config, join: Join | None, socket: str | None) -> Serving:
+        from sidecar.serving import serve_acp
+
+        return serve_acp(config, arguments.harness, join=join, socket=socket)
+
+    return joined_or_alone(arguments, "acp", serving)
