@@ -23,13 +23,22 @@ def teller(at: At, node: Node, key: str) -> Callable[[str], object]:
 
 def at(got: Got, *keys: str) -> Callable[[str], object]:
     """Tells a fault at a setting below the root, as near as the file has it."""
+    here, node, _ = _way(got, keys)
+    return lambda message: here.fault(node, message)
+
+
+def _way(got: Got, keys: tuple[str, ...]) -> tuple[At, Node, bool]:
+    """The place of a setting below the root, the nearest node that the file has of it, and whether
+    that is the setting's own."""
     here: At = got.at
     node: Node = got.node
+    whole = True
     for key in keys:
         here = here.child(key)
         entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
+        whole = whole and entry is not None
         node = node if entry is None else entry[1]
-    return lambda message: here.fault(node, message)
+    return here, node, whole
 
 
 def names(got: Got, key: str) -> set[str]:
@@ -43,15 +52,8 @@ def check_patterns(
     got: Got, where: tuple[str, ...], patterns: tuple[str, ...], known: Iterable[str], what: str
 ) -> None:
     """Each pattern leads somewhere; nothing is told of a list that could not be read."""
-    here: At = got.at
-    node: Node = got.node
-    for key in where:
-        here = here.child(key)
-        entry = node.entries.get(key) if isinstance(node, nodes.Mapping) else None
-        if entry is None:
-            return
-        node = entry[1]
-    if not isinstance(node, nodes.Sequence) or len(patterns) != len(node.items):
+    here, node, there_is = _way(got, where)
+    if not there_is or not isinstance(node, nodes.Sequence) or len(patterns) != len(node.items):
         return
     there = sorted(known)
     for i, (pattern, item) in enumerate(zip(patterns, node.items, strict=True)):
