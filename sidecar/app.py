@@ -489,12 +489,13 @@ class App:
         change = difference(self._config, config)
         if not change:
             return "no setting changed" + ("; tokens were read again" if self.token_files() else "")
+        applied = applicable(self._config, config)
         try:
-            await self.agents.reconfigure(applicable(self._config, config))
+            await self.agents.reconfigure(applied)
         except HouseError as error:
             raise StartError(str(error)) from error
         gone = principals(self._config) - principals(config)
-        self._config = applicable(self._config, config)
+        self._config = applied
         self._logs.reconfigure(self._config)
         self.parking.reconfigure(self._config.parking)
         self._hook.reconfigure(self._config.parking.webhook)
