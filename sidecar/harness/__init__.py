@@ -1,1 +1,1 @@
-"""Coding agents: their works, each a worktree and a branch, and the git that serves them."""
+"""Coding agents: their processes and runs, their works (each a worktree and a branch), and git."""
